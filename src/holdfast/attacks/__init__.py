@@ -1,0 +1,1 @@
+"""Independent attacks against our own certificates."""

@@ -1,0 +1,1 @@
+"""Certificates: proved bounds, radii, records."""

@@ -1,0 +1,1 @@
+"""The holdfast command line: parse, call, print."""

@@ -1,0 +1,1 @@
+"""Datasets as tensors: CIFAR, the embedded digits, folders of images."""

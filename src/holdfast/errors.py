@@ -1,0 +1,50 @@
+"""Exception types. Every error a user can cause is a HoldfastError whose message is one clear sentence."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HoldfastError(Exception):
+    """Base of all errors that holdfast raises on purpose; the command line prints it and exits with 2."""
+
+
+class ArgumentError(HoldfastError, ValueError):
+    """An argument has the wrong type, shape or value."""
+
+
+class NotProvedError(HoldfastError):
+    """A certificate would rest on something that nobody has proved."""
+
+
+class DataError(HoldfastError):
+    """A dataset is missing, damaged or not what it claims to be."""
+
+
+class CheckpointError(HoldfastError):
+    """A saved model or checkpoint is missing, damaged or of another shape."""
+
+
+class TrainingError(HoldfastError):
+    """Training cannot go on (the loss is not finite, the configuration changed, ...)."""
+
+
+class BrokenCertificateError(HoldfastError):
+    """An attack found an adversarial point inside a certified ball; the command line exits with 1."""
+
+
+def choose(kind: str, name: object, known: Iterable[str]) -> str:
+    """Return `name` if it is one of `known`, else raise an ArgumentError that suggests the nearest name.
+
+    >>> choose("conv", "soc", ["soc", "bcop"])
+    'soc'
+    >>> choose("conv", "sco", ["soc", "bcop"])
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.ArgumentError: conv: expected one of bcop, soc, got 'sco'; did you mean 'soc'?
+    """
+    names = sorted(known)
+    if isinstance(name, str) and name in names:
+        return name
+    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise ArgumentError(f"{kind}: expected one of {', '.join(names)}, got {name!r}{hint}")

@@ -1,0 +1,1 @@
+"""Layers: state and arguments; the maths is in holdfast.functional."""

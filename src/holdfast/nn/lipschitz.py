@@ -1,0 +1,184 @@
+"""What every layer promises, and the registries by which models, tests and benchmarks find the layers."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.errors import ArgumentError, NotProvedError
+
+Shape = tuple[int, ...]
+Value = TypeVar("Value")
+
+
+class LipschitzModule(nn.Module):
+    """A layer that owns a statement about l2 distances.
+
+    Shapes are those of one sample, without the batch: (C, H, W) or (C,). The laws, for every input of
+    `input_shape` and in exact arithmetic on the stored weights:
+
+    - `lipschitz_bound(input_shape)` is proved: no two inputs move apart by more than this factor.
+    - `freeze(input_shape)` computes the same function from buffers alone, for inputs of that shape only.
+    - `forward` in evaluation mode depends on the weights and the input, on nothing that ran before.
+    """
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Shape of one output sample; the input's own unless the layer says otherwise."""
+        return input_shape
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Proved upper bound on the Lipschitz constant for inputs of `input_shape`."""
+        raise NotProvedError(
+            f"{type(self).__name__} has no proved Lipschitz bound; implement lipschitz_bound, or use a layer "
+            "of holdfast in its place"
+        )
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """Inference form for inputs of `input_shape`: same function, no parameters, no orthogonalisation."""
+        frozen = copy.deepcopy(self).eval().requires_grad_(False)
+        frozen.output_shape(input_shape)
+        return frozen
+
+
+class WeightCache:
+    """Keeps one value that was computed from weights, for as long as the weights hold the same numbers.
+
+    Weights are compared by value. Tensor version counters would be cheaper, but they miss edits through
+    `.data` and assignments of `.data`, and a stale kernel would make a certificate wrong.
+    """
+
+    def __init__(self) -> None:
+        self._weights: tuple[Tensor, ...] = ()
+        self._value: Any = None
+
+    def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value]) -> Value:
+        """Return the remembered value if `weights` are what it was built from, else build it anew."""
+        if not self._holds(weights):
+            value = build()
+            self._weights, self._value = tuple(w.detach().clone() for w in weights), value
+        return self._value  # type: ignore[no-any-return]
+
+    def _holds(self, weights: tuple[Tensor, ...]) -> bool:
+        return len(weights) == len(self._weights) and all(
+            w.dtype == k.dtype and w.device == k.device and torch.equal(w, k)
+            for w, k in zip(weights, self._weights, strict=True)
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+class OrthogonalConv2d(LipschitzModule):
+    """Arguments, checks and bookkeeping that the orthogonal convolutions share; behaves like `nn.Conv2d`.
+
+    A subclass implements `transform` on stride-1 maps and states its `orthogonality_error`. Stride 2 is a
+    2x2 space-to-depth (an isometry) in front, so the map sees 4 * in_channels channels of half the size.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output. With more outputs than (after stride) inputs the Jacobian has
+            orthonormal columns, with fewer it has orthonormal rows.
+        kernel_size: side of the square kernel, odd.
+        stride: 1 or 2; stride 2 needs a map of even height and width.
+        bias: add a learnable bias per output channel, uniform in +-1/sqrt(out_channels) at first.
+    """
+
+    kernel_sizes: tuple[int, ...] = (1, 3)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        if kernel_size not in self.kernel_sizes:
+            sizes = ", ".join(map(str, self.kernel_sizes))
+            raise ArgumentError(f"kernel_size: {type(self).__name__} takes {sizes}, got {kernel_size!r}")
+        if stride not in (1, 2):
+            raise ArgumentError(f"stride: expected 1 or 2, got {stride!r}")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = kernel_size, stride
+        self.map_channels = stride**2 * in_channels
+        self.cache = WeightCache()
+        self.bias: nn.Parameter | None = None
+        if bias:
+            limit = out_channels**-0.5
+            self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype).uniform_(-limit, limit))
+
+    @property
+    @abstractmethod
+    def orthogonality_error(self) -> float:
+        """Largest possible |s - 1| over the singular values s of the layer in evaluation mode."""
+
+    @abstractmethod
+    def transform(self, x: Tensor) -> Tensor:
+        """Apply the orthogonal map to (N, map_channels, H, W); returns (N, out_channels, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to a batch of maps (N, in_channels, H, W)."""
+        if x.dim() != 4:
+            raise ArgumentError(f"{type(self).__name__}: expected a batch of maps (N, C, H, W), got shape {tuple(x.shape)}")
+        self.output_shape(tuple(x.shape[1:]))
+        if not x.is_floating_point():
+            raise ArgumentError(f"{type(self).__name__}: expected floating point input, got {x.dtype}")
+        y = self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
+        return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """(out_channels, H / stride, W / stride); raises if the layer cannot take `input_shape`."""
+        if len(input_shape) != 3 or input_shape[0] != self.in_channels:
+            raise ArgumentError(
+                f"{type(self).__name__}: expected maps of {self.in_channels} channels, got shape {tuple(input_shape)}"
+            )
+        height, width = input_shape[1:]
+        if self.stride == 2 and (height % 2 or width % 2):
+            raise ArgumentError(
+                f"{type(self).__name__}: stride 2 needs a map of even height and width, got {height}x{width}; "
+                "pad or crop it, or use stride 1"
+            )
+        return (self.out_channels, height // self.stride, width // self.stride)
+
+    def weights_are_constant(self) -> bool:
+        """Whether a value computed from the weights may be remembered: evaluation, and no gradient wanted."""
+        trainable = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters(recurse=False))
+        return not self.training and not trainable
+
+    def extra_repr(self) -> str:
+        """The arguments, in the order and form of `nn.Conv2d`."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return text if self.bias is not None else f"{text}, bias=False"
+
+
+CONVOLUTIONS: dict[str, type[OrthogonalConv2d]] = {}
+ACTIVATIONS: dict[str, Callable[[int], LipschitzModule]] = {}
+
+
+def register_convolution(name: str) -> Callable[[type[OrthogonalConv2d]], type[OrthogonalConv2d]]:
+    """Class decorator: make a convolution known to models, the contract tests and the tool as `name`."""
+
+    def register(cls: type[OrthogonalConv2d]) -> type[OrthogonalConv2d]:
+        CONVOLUTIONS[name] = cls
+        return cls
+
+    return register
+
+
+def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> None:
+    """Make an activation known to models, the contract tests and the tool; `build(channels)` returns the layer."""
+    ACTIVATIONS[name] = build
