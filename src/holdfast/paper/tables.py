@@ -94,7 +94,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Something the paper prints that its own numbers deny; `follows` is what the numbers give, if they do."""
+    """Something the paper prints that its own numbers deny; `follows` is what the numbers give, if any."""
 
     kind: Literal["increase", "value", "text"]
     where: str

@@ -1,0 +1,122 @@
+"""What a reproduction may spend, and how far that is from what the paper spent."""
+
+from dataclasses import dataclass, replace
+
+from holdfast.errors import ArgumentError
+from holdfast.paper.tables import Network
+from holdfast.training.config import TrainConfig
+
+PAPER = TrainConfig(width=32, series="exponential", epochs=200, lr=0.1, schedule="step")
+"""The paper's recipe; dataset, network and gamma are per row."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Options that all rows of a reproduction share. The defaults are the paper's.
+
+    Args:
+        epochs: passes over the training images.
+        minutes: time per row in place of epochs.
+        width: channels of the first stage.
+        schedule: "paper" (x0.1 at 1/2 and 3/4) or a schedule of the training.
+        lr: highest learning rate; None is the paper's 0.1.
+        series: polynomial of the SOC layers; "exponential" is the paper's function.
+        gamma: used in place of the specification's in every row with certificate regularization.
+        precision: arithmetic of the training.
+        threads: CPU threads per row.
+    """
+
+    epochs: int = PAPER.epochs
+    minutes: float | None = None
+    width: int = PAPER.width
+    schedule: str = "paper"
+    lr: float | None = None
+    series: str = PAPER.series
+    gamma: float | None = None
+    precision: str = PAPER.precision
+    threads: int | None = None
+
+    def config(self, network: Network, seed: int) -> TrainConfig:
+        """The training run of one network under this budget."""
+        if self.gamma is not None and self.gamma <= 0:
+            raise ArgumentError(f"gamma: expected a number above 0 for the rows with CR, got {self.gamma!r}")
+        return replace(
+            PAPER,
+            data=network.dataset,
+            depth=network.depth,
+            conv=network.conv,
+            activation=network.activation,
+            head=network.head,
+            gamma=self.gamma if network.gamma and self.gamma is not None else network.gamma,
+            epochs=self.epochs,
+            minutes=self.minutes,
+            width=self.width,
+            schedule="step" if self.schedule == "paper" else self.schedule,
+            lr=PAPER.lr if self.lr is None else self.lr,
+            series=self.series,
+            precision=self.precision,
+            threads=self.threads,
+            seed=seed,
+        )
+
+
+def network_of(config: TrainConfig) -> Network:
+    """The network that a run trains, in the terms of the paper's tables."""
+    return Network(config.data, config.depth, config.conv, config.activation, config.head, config.gamma)
+
+
+def is_paper_budget(config: TrainConfig) -> bool:
+    """Whether a run spends what the paper spent: everything but network, seed and machine is the paper's."""
+    same = replace(
+        PAPER,
+        data=config.data,
+        depth=config.depth,
+        conv=config.conv,
+        activation=config.activation,
+        head=config.head,
+        gamma=config.gamma,
+        seed=config.seed,
+        eval_every=config.eval_every,
+        held_out=config.held_out,
+        devices=config.devices,
+        nodes=config.nodes,
+        threads=config.threads,
+        checkpoint_every=config.checkpoint_every,
+        tensorboard=config.tensorboard,
+        # The series is an option of SOC layers alone.
+        series=PAPER.series if config.conv == "soc" else config.series,
+    )
+    return config.decay == same.decay and replace(config, weight_decay=None) == same
+
+
+def budget_label(config: TrainConfig) -> str:
+    """One line that says what a run spent; what is not the paper's is named.
+
+    >>> network = Network("cifar10", 5, "soc", "hh1", "lln", 0.0)
+    >>> budget_label(Budget(epochs=5, width=16).config(network, seed=0))
+    '5 epochs, width 16, step schedule'
+    """
+    if is_paper_budget(config):
+        return "the paper's (200 epochs, width 32)"
+    length = f"{config.epochs} epochs" if config.minutes is None else f"{config.minutes:g} minutes"
+    parts = [length, f"width {config.width}", f"{config.schedule} schedule"]
+    plain = TrainConfig()
+    if config.lr != PAPER.lr:
+        parts.append(f"lr {config.lr:g}")
+    if config.conv == "soc" and config.series != PAPER.series:
+        parts.append(f"{config.series} SOC")
+    if config.batch_size != plain.batch_size:
+        parts.append(f"batch {config.batch_size}")
+    if config.momentum != plain.momentum:
+        parts.append(f"momentum {config.momentum:g}")
+    if config.nesterov:
+        parts.append("Nesterov")
+    if config.decay != replace(config, weight_decay=None).decay:
+        parts.append(f"weight decay {config.decay:g}")
+    if config.offset:
+        parts.append(f"offset {config.offset:g}")
+    if config.augment != plain.augment:
+        parts.append(f"augmentation {config.augment}")
+    if config.precision != plain.precision:
+        parts.append(config.precision)
+    return ", ".join(parts)

@@ -1,0 +1,154 @@
+"""A finished table of strings, written for the terminal and as Markdown, LaTeX, CSV or HTML."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from holdfast.errors import ArgumentError
+
+Line = tuple[str, ...]
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+}
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem;color:#1b1b1b;background:#fff}
+table{border-collapse:collapse}caption{text-align:left;font-weight:600;padding:.5rem 0}
+th,td{padding:.15rem .7rem;text-align:left;font-variant-numeric:tabular-nums}
+thead th{border-bottom:2px solid currentColor}tr.first td{border-top:1px solid #bbb}
+li{max-width:60rem}
+@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}tr.first td{border-color:#555}}"""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table, ready to be written.
+
+    Args:
+        name: stem of the files that `write` makes.
+        title: caption.
+        columns: names of the columns.
+        lines: the cells; every line has one per column.
+        notes: sentences below the table.
+        labels: how many leading columns name the row; in print a label that repeats the one above is blank.
+    """
+
+    name: str
+    title: str
+    columns: Line
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    labels: int = 2
+
+    def __post_init__(self) -> None:
+        for line in self.lines:
+            if len(line) != len(self.columns):
+                raise ArgumentError(
+                    f"lines: expected {len(self.columns)} cells in each line of {self.name}, got {len(line)}"
+                )
+
+    def printed(self) -> Iterator[tuple[bool, Line]]:
+        """Lines with repeated labels blank, each with whether it begins a new first label."""
+        above: Line = ("",) * self.labels
+        for line in self.lines:
+            labels = line[: self.labels]
+            pairs = enumerate(zip(above, labels, strict=True))
+            kept = next((index for index, (old, new) in pairs if old != new), self.labels)
+            yield kept == 0, ("",) * kept + line[kept:]
+            above = labels
+
+
+def terminal(sheet: Sheet) -> RichTable:
+    """The sheet for a rich console."""
+    table = RichTable(title=sheet.title, title_justify="left", caption="\n".join(sheet.notes) or None)
+    table.caption_justify = "left"
+    for index, column in enumerate(sheet.columns):
+        table.add_column(Text(column), justify="left", no_wrap=index < sheet.labels)
+    for first, line in sheet.printed():
+        if first and table.row_count:
+            table.add_section()
+        table.add_row(*map(Text, line))
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """The sheet as a GitHub table below its title."""
+    lines = [sheet.columns, ("---",) * len(sheet.columns), *(line for _, line in sheet.printed())]
+    body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    notes = "".join(f"\n{note}\n" for note in sheet.notes)
+    return f"**{sheet.title}**\n\n{body}\n{notes}"
+
+
+def latex(sheet: Sheet) -> str:
+    """The sheet as a LaTeX table; needs the package booktabs."""
+    body: list[str] = []
+    for first, line in sheet.printed():
+        if first and body:
+            body.append(r"\midrule")
+        body.append(_latex_line(line))
+    notes = "".join(f"\n\\par\\smallskip\\footnotesize {_latex_text(note)}" for note in sheet.notes)
+    head, rows = _latex_line(sheet.columns), "\n".join(body)
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_latex_text(sheet.title)}}}\n"
+        f"\\begin{{tabular}}{{{'l' * len(sheet.columns)}}}\n\\toprule\n{head}\n\\midrule\n"
+        f"{rows}\n\\bottomrule\n\\end{{tabular}}{notes}\n\\end{{table}}\n"
+    )
+
+
+def comma_separated(sheet: Sheet) -> str:
+    """The sheet as CSV: every cell filled, no notes."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([sheet.columns, *sheet.lines])
+    return text.getvalue()
+
+
+def html(sheet: Sheet) -> str:
+    """The sheet as a page of its own that needs nothing else."""
+    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in sheet.columns)
+    rows = "\n".join(
+        f"<tr{' class=first' if first else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>"
+        for first, line in sheet.printed()
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in sheet.notes)
+    return (
+        f"<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>{escape(sheet.title)}</title>\n"
+        f"<style>{_STYLE}</style>\n<table><caption>{escape(sheet.title)}</caption>\n"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n<ul>{notes}</ul></html>\n"
+    )
+
+
+def write(sheet: Sheet, folder: Path) -> tuple[Path, ...]:
+    """Write the sheet as `<name>.md`, `.tex`, `.csv` and `.html` into `folder`; returns the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"md": markdown, "tex": latex, "csv": comma_separated, "html": html}
+    paths = []
+    for ending, make in texts.items():
+        path = folder / f"{sheet.name}.{ending}"
+        path.write_text(make(sheet), encoding="utf-8")
+        paths.append(path)
+    return tuple(paths)
+
+
+def _latex_line(line: Line) -> str:
+    return " & ".join(map(_latex_text, line)) + r" \\"
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
