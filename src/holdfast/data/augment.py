@@ -1,0 +1,85 @@
+"""Random crops and flips of whole batches, as tensor operations on any device."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.errors import ArgumentError
+
+
+class Augmentation(Protocol):
+    """A random change of images, split in two so that several processes can share one batch's draws.
+
+    - `draw(count, generator)` returns one row of choices per image and uses nothing but the generator.
+    - `apply(images, choices)` changes image i by row i alone, without any randomness of its own.
+    """
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return the random choices for `count` images, first dimension `count`."""
+
+    def apply(self, images: Tensor, choices: Tensor) -> Tensor:
+        """Return the images as the choices say; same shape and dtype."""
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """Pad with zeros, crop back to the old size at a random place, mirror left-right with probability 1/2.
+
+    The zeros are black pixels: this runs on raw images, before the model's normalisation, as in the paper's
+    training (batches of 32x32 images, padding 4).
+
+    Args:
+        padding: zeros added on every side; 0 leaves only the mirror.
+    """
+
+    padding: int = 4
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ArgumentError(f"padding: expected 0 or more pixels, got {self.padding}")
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return (row, column, mirrored) of each image, (count, 3) int64, rows and columns in 0 .. 2p."""
+        places = 2 * self.padding + 1
+        # One number per image picks all three, so the n-th image's choices use the n-th draw.
+        drawn = torch.randint(2 * places * places, (count,), generator=generator, device=generator.device)
+        row_and_column = drawn // 2
+        return torch.stack((row_and_column // places, row_and_column % places, drawn % 2), dim=1)
+
+    def apply(self, images: Tensor, choices: Tensor) -> Tensor:
+        """Crop and mirror image i as row i of `choices` says.
+
+        Shape:
+            images (N, C, H, W) of any dtype, choices (N, 3) -> (N, C, H, W).
+        """
+        if images.ndim != 4 or choices.shape != (len(images), 3):
+            raise ArgumentError(
+                "images: expected (N, C, H, W) and one (row, column, mirrored) each, got "
+                f"{tuple(images.shape)} and {tuple(choices.shape)}"
+            )
+        height, width = images.shape[2:]
+        row, column, mirrored = choices.to(images.device).unbind(1)
+        padded = F.pad(images, (self.padding,) * 4)
+        # A view of every possible crop, (N, C, 2p+1, 2p+1, H, W), of which one gather copies one per image.
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+        crops = windows[torch.arange(len(images), device=images.device), :, row, column]
+        return torch.where(mirrored.bool()[:, None, None, None], crops.flip(3), crops)
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+    """Crop and mirror every image at random: `CropFlip` in one call.
+
+    >>> images = torch.ones(2, 3, 8, 8, dtype=torch.uint8)
+    >>> crop_and_flip(images, torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3, 8, 8])
+
+    Args:
+        images: (N, C, H, W), uint8 or float, raw pixels (before any normalisation).
+        generator: the only source of randomness; the same state gives the same bits.
+        padding: zeros added on every side before the crop.
+    """
+    change = CropFlip(padding)
+    return change.apply(images, change.draw(len(images), generator))
