@@ -1,1 +1,128 @@
-"""Image classifiers with a guarantee in l2."""
+"""Image classifiers with a guarantee in l2.
+
+The public names load on first use, so that the command line can start, and print its help, without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.certify.bounds import lipschitz_upper_bound
+    from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
+    from holdfast.certify.estimate import lipschitz_estimate
+    from holdfast.certify.radii import Certificates, certify
+    from holdfast.models.freezing import freeze
+    from holdfast.models.lipconvnet import LipConvnet, lipconvnet
+    from holdfast.models.storage import load, save
+    from holdfast.nn.activations import (
+        GroupSort,
+        Householder,
+        HouseholderChain,
+        HouseholderND,
+        HouseholderOrder,
+        MaxMin,
+    )
+    from holdfast.nn.bcop import BCOP
+    from holdfast.nn.cayley import Cayley
+    from holdfast.nn.heads import NormalizedLinear, OrthogonalHead
+    from holdfast.nn.linear import OrthogonalLinear
+    from holdfast.nn.lipschitz import LipschitzModule, register_activation, register_convolution
+    from holdfast.nn.normalize import Normalize
+    from holdfast.nn.soc import SOC
+    from holdfast.training.losses import CertificateLoss
+
+__all__ = [
+    "BCOP",
+    "SOC",
+    "Cayley",
+    "CertificateLoss",
+    "Certificates",
+    "CertifiedAccuracy",
+    "GroupSort",
+    "Householder",
+    "HouseholderChain",
+    "HouseholderND",
+    "HouseholderOrder",
+    "LipConvnet",
+    "LipschitzModule",
+    "MaxMin",
+    "Normalize",
+    "NormalizedLinear",
+    "OrthogonalHead",
+    "OrthogonalLinear",
+    "__version__",
+    "certified_accuracy",
+    "certified_curve",
+    "certify",
+    "freeze",
+    "lipconvnet",
+    "lipschitz_estimate",
+    "lipschitz_upper_bound",
+    "load",
+    "radius_from_l1",
+    "register_activation",
+    "register_convolution",
+    "save",
+]
+
+_HOMES = {
+    "BCOP": "nn.bcop",
+    "Cayley": "nn.cayley",
+    "CertificateLoss": "training.losses",
+    "Certificates": "certify.radii",
+    "CertifiedAccuracy": "certify.curve",
+    "GroupSort": "nn.activations",
+    "Householder": "nn.activations",
+    "HouseholderChain": "nn.activations",
+    "HouseholderND": "nn.activations",
+    "HouseholderOrder": "nn.activations",
+    "LipConvnet": "models.lipconvnet",
+    "LipschitzModule": "nn.lipschitz",
+    "MaxMin": "nn.activations",
+    "Normalize": "nn.normalize",
+    "NormalizedLinear": "nn.heads",
+    "OrthogonalHead": "nn.heads",
+    "OrthogonalLinear": "nn.linear",
+    "SOC": "nn.soc",
+    "certified_accuracy": "certify.curve",
+    "certified_curve": "certify.curve",
+    "freeze": "models.freezing",
+    "lipconvnet": "models.lipconvnet",
+    "lipschitz_estimate": "certify.estimate",
+    "lipschitz_upper_bound": "certify.bounds",
+    "load": "models.storage",
+    "radius_from_l1": "certify.curve",
+    "register_activation": "nn.lipschitz",
+    "register_convolution": "nn.lipschitz",
+    "save": "models.storage",
+}
+_PACKAGES = (
+    "attacks",
+    "certify",  # called, this package is the function of its name: see there
+    "data",
+    "errors",
+    "functional",
+    "models",
+    "nn",
+    "paper",
+    "report",
+    "training",
+    "zoo",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name == "__version__":
+        value = import_module("importlib.metadata").version(__name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

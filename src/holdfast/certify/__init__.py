@@ -1,1 +1,35 @@
-"""Certificates: proved bounds, radii, records."""
+"""Certificates: proved bounds, radii, records.
+
+`holdfast.certify` is the public name of a function and the name of this package. Python binds a package to
+its parent whenever any part of it is imported, so the function would be gone after the first such import; the
+package is therefore callable, and a call is a call of `holdfast.certify.radii.certify`.
+"""
+
+import sys
+from types import ModuleType
+
+from holdfast.certify.bounds import body_upper_bound, lipschitz_upper_bound
+from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
+from holdfast.certify.estimate import layer_estimates, lipschitz_estimate
+from holdfast.certify.radii import Certificates, certify, certify_logits
+
+__all__ = [
+    "Certificates",
+    "CertifiedAccuracy",
+    "body_upper_bound",
+    "certified_accuracy",
+    "certified_curve",
+    "certify",
+    "certify_logits",
+    "layer_estimates",
+    "lipschitz_estimate",
+    "lipschitz_upper_bound",
+    "radius_from_l1",
+]
+
+
+class _CallablePackage(ModuleType):
+    __call__ = staticmethod(certify)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -1,0 +1,31 @@
+"""The inference form of a whole network."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from holdfast.nn.lipschitz import Shape
+from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
+
+
+def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
+    """Same function for images of one shape, from buffers alone, each layer in the form that is fast there.
+
+    The frozen network is flat, its layers named by where they stood ("body_stage1_conv1"), and ends in a
+    head, so that `certify` takes it like any other. It has no parameters and is in evaluation mode; the model
+    is left as it is, and later changes of its weights do not reach the frozen copy.
+
+    Args:
+        model: a tree of `nn.Sequential` of holdfast's layers.
+        input_shape: shape of one image; by default the one the model was built for.
+
+    Raises:
+        NotProvedError: a module that is none of holdfast's layers, by path and name.
+    """
+    model = unwrap(model)
+    shape = input_shape_of(model, input_shape)
+    layers = OrderedDict(
+        (placed.path.replace(".", "_") or "layer", placed.layer.freeze(placed.input_shape))
+        for placed in placed_layers(model, shape)
+    )
+    return nn.Sequential(layers).eval()

@@ -1,0 +1,161 @@
+"""Save and load: one safetensors file that carries its own description; nothing in it is ever executed."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from difflib import get_close_matches
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
+from holdfast.nn.walk import unwrap
+
+FORMAT = 1
+KEY = "holdfast"
+ZOO = Path(__file__).parents[1] / "zoo"
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a network to one .safetensors file: its tensors, and as JSON what is needed to build it again.
+
+    The file appears complete or not at all: it is written beside its place, flushed to the disk and renamed.
+
+    Args:
+        model: a network made by `lipconvnet`, also inside a wrapper such as DDP.
+        path: the file; an existing one is replaced.
+
+    Raises:
+        ArgumentError: the model was not made by `lipconvnet`.
+        CheckpointError: the folder does not exist or cannot be written to.
+    """
+    inner = unwrap(model)
+    if not isinstance(inner, LipConvnet):
+        raise ArgumentError(
+            f"model: expected a network made by holdfast.lipconvnet, got {type(inner).__name__}; "
+            "save other modules with safetensors.torch.save_file(model.state_dict(), path)"
+        )
+    header = {
+        "format": FORMAT,
+        "holdfast": version("holdfast"),
+        "model": "lipconvnet",
+        "config": dataclasses.asdict(inner.config),
+    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in inner.state_dict().items()}
+    write_atomically(Path(path), to_bytes(tensors, {KEY: json.dumps(header)}))
+
+
+def load(path: str | os.PathLike[str]) -> LipConvnet:
+    """Read a network that `save` wrote, on the CPU and in evaluation mode; draws no random numbers.
+
+    Args:
+        path: the file, or the name of a network that ships with the package.
+
+    Raises:
+        CheckpointError: no such file or name, a damaged or foreign file, or tensors that are missing, extra
+            or of another shape (all of them are named).
+    """
+    file = _locate(path)
+    header, tensors = _read(file)
+    config = _config(file, header)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            model = lipconvnet(**dataclasses.asdict(config))
+        except ArgumentError as error:
+            raise CheckpointError(f"{file}: describes a network that cannot be built ({error})") from error
+    _check_tensors(file, model.state_dict(), tensors)
+    model.load_state_dict(tensors, assign=True)
+    return model.eval()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put `content` at `path` such that a crash leaves the old file or the new one, never a part."""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot write there ({error.strerror}); create the folder first"
+        ) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes private files; a saved network has the permissions of any other new file.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot write there ({error.strerror})") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _locate(path: str | os.PathLike[str]) -> Path:
+    """The file itself, or that of the zoo's network of this name."""
+    if Path(path).is_file():
+        return Path(path)
+    shipped = {file.stem: file for file in ZOO.glob("*.safetensors")}
+    if str(path) in shipped:
+        return shipped[str(path)]
+    if Path(path).is_dir():
+        raise CheckpointError(f"{path}: expected a .safetensors file, got a folder")
+    near = get_close_matches(str(path), shipped, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise CheckpointError(f"{path}: no such file, and no network of this name ships with holdfast{hint}")
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as content:
+            text = (content.metadata() or {}).get(KEY)
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: not a safetensors file, or a truncated one ({error})") from error
+    if text is None:
+        raise CheckpointError(f"{file}: a safetensors file, but not one that holdfast.save wrote")
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{file}: its description is damaged ({error})") from error
+    if not isinstance(header, dict) or header.get("model") != "lipconvnet":
+        raise CheckpointError(f"{file}: describes no network that this version knows")
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{file}: has format {header.get('format')}, this version reads {FORMAT}; "
+            f"use holdfast {header.get('holdfast')} or newer"
+        )
+    return header, tensors
+
+
+def _config(file: Path, header: dict[str, Any]) -> LipConvnetConfig:
+    config = header.get("config")
+    known = {field.name for field in dataclasses.fields(LipConvnetConfig)}
+    if not isinstance(config, dict) or set(config) != known:
+        differing = sorted(known ^ set(config or ()))
+        raise CheckpointError(f"{file}: its description lacks or adds settings: {', '.join(differing)}")
+    return LipConvnetConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()})
+
+
+def _check_tensors(file: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    problems = []
+    if missing := sorted(expected.keys() - found.keys()):
+        problems.append(f"missing {', '.join(missing)}")
+    if extra := sorted(found.keys() - expected.keys()):
+        problems.append(f"extra {', '.join(extra)}")
+    for name in sorted(expected.keys() & found.keys()):
+        want, got = expected[name], found[name]
+        if want.shape != got.shape:
+            problems.append(f"{name} expected shape {tuple(want.shape)}, got {tuple(got.shape)}")
+        elif want.is_floating_point() != got.is_floating_point():
+            problems.append(f"{name} expected {want.dtype}, got {got.dtype}")
+    if problems:
+        raise CheckpointError(f"{file}: does not fit the network that it describes: {'; '.join(problems)}")
