@@ -12,10 +12,11 @@ import pytest
 from holdfast.errors import ArgumentError, TrainingError
 from holdfast.paper.budget import Budget
 from holdfast.paper.cluster import run_on_ray
-from holdfast.paper.run import CONFIG, SUMMARY, Job, State, plan
+from holdfast.paper.run import SUMMARY, Job, State, plan
 from holdfast.paper.tables import tables
 from holdfast.training.config import TrainConfig
 from holdfast.training.progress import Progress
+from holdfast.training.run_folder import CONFIG
 
 pytest.importorskip("ray", reason="needs the extra `cluster`")
 

@@ -11,8 +11,9 @@ from holdfast.paper.budget import Budget, network_of
 from holdfast.paper.tables import Network
 from holdfast.training.config import TrainConfig
 from holdfast.training.progress import Progress
+from holdfast.training.run_folder import CONFIG
 
-CONFIG, SUMMARY = "config.toml", "summary.json"
+SUMMARY = "summary.json"
 
 
 class Train(Protocol):
