@@ -1,0 +1,139 @@
+"""holdfast train: options to a TrainConfig, then the training loop."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.training.config import TrainConfig
+
+DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+EXAMPLES = """
+Examples:
+
+holdfast train --data digits --epochs 20 --schedule onecycle --lr 0.5 --nesterov --out runs/digits
+
+holdfast train --data cifar10 --minutes 30 --schedule onecycle --lr 0.3 --precision bf16-mixed --out runs/b
+
+holdfast train --data cifar100 --depth 15 --out runs/paper
+
+holdfast train --out runs/paper --resume
+"""
+
+
+def _option(name: str, text: str, *, switch: bool = False) -> Any:
+    """An option that is None unless given, so that --resume and --config know what was asked for."""
+    default = DEFAULTS[name]
+    flag = "--" + name.replace("_", "-")
+    shown = ("off", "on")[default] if isinstance(default, bool) else default is not None and str(default)
+    panel = next(panel for panel, names in PANELS.items() if name in names)
+    declaration = f"{flag}/--no-{flag[2:]}" if switch else flag
+    return typer.Option(declaration, help=text, show_default=shown, rich_help_panel=panel)
+
+
+PANELS = {
+    "Data": ("data", "image_size", "augment", "held_out"),
+    "Network": ("depth", "conv", "activation", "head", "width", "series"),
+    "Training": (
+        "gamma", "offset", "epochs", "minutes", "batch_size", "lr", "momentum", "nesterov", "weight_decay",
+        "schedule", "warmup", "seed",
+    ),
+    "Machine": ("precision", "devices", "nodes", "threads"),
+    "Records": ("eval_every", "checkpoint_every", "tensorboard"),
+}  # fmt: skip
+
+
+def train(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Read options from a config.toml; those given here win.")
+    ] = None,
+    data: Annotated[str | None, _option("data", "digits, cifar10, cifar100, or a folder of images.")] = None,
+    image_size: Annotated[
+        int | None, _option("image_size", "Side of the images; else the data's own.")
+    ] = None,
+    augment: Annotated[
+        str | None, _option("augment", "crop-flip, none, or auto: crop-flip for all but digits.")
+    ] = None,
+    held_out: Annotated[
+        int | None, _option("held_out", "Training images kept for selection, at most a tenth of them.")
+    ] = None,
+    depth: Annotated[int | None, _option("depth", "Convolutions of the LipConvnet: 5, 10, ..., 40.")] = None,
+    conv: Annotated[str | None, _option("conv", "soc, bcop or cayley.")] = None,
+    activation: Annotated[
+        str | None, _option("activation", "hh1, hh2, maxmin, or any registered name.")
+    ] = None,
+    head: Annotated[str | None, _option("head", "lln or orthogonal.")] = None,
+    width: Annotated[int | None, _option("width", "Channels of the first stage.")] = None,
+    series: Annotated[
+        str | None, _option("series", "Polynomial of SOC: isometric, or the paper's exponential.")
+    ] = None,
+    gamma: Annotated[float | None, _option("gamma", "Weight of the certificate in the loss.")] = None,
+    offset: Annotated[float | None, _option("offset", "Margin that the cross entropy asks for.")] = None,
+    epochs: Annotated[int | None, _option("epochs", "Passes over the training images.")] = None,
+    minutes: Annotated[
+        float | None, _option("minutes", "Time budget in place of --epochs: the schedule is fitted to it.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, _option("batch_size", "Images per step, of all processes together.")
+    ] = None,
+    lr: Annotated[float | None, _option("lr", "Highest learning rate.")] = None,
+    momentum: Annotated[float | None, _option("momentum", "Of SGD.")] = None,
+    nesterov: Annotated[bool | None, _option("nesterov", "Nesterov's momentum.", switch=True)] = None,
+    weight_decay: Annotated[
+        float | None,
+        _option("weight_decay", "On convolutions and head; if not given 5e-4 for soc and 0 for others."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        _option("schedule", "step (x0.1 at 1/2 and 3/4), onecycle (up, then linear to 0), or cosine."),
+    ] = None,
+    warmup: Annotated[
+        float | None, _option("warmup", "Share of the steps that onecycle and cosine rise.")
+    ] = None,
+    seed: Annotated[int | None, _option("seed", "Of weights, split, order and augmentation.")] = None,
+    precision: Annotated[str | None, _option("precision", "fp32 or bf16-mixed.")] = None,
+    devices: Annotated[int | None, _option("devices", "Processes per machine, one device each.")] = None,
+    nodes: Annotated[int | None, _option("nodes", "Machines (with torchrun or SLURM).")] = None,
+    threads: Annotated[int | None, _option("threads", "CPU threads per process; else torch decides.")] = None,
+    eval_every: Annotated[int | None, _option("eval_every", "Epochs between held-out evaluations.")] = None,
+    checkpoint_every: Annotated[
+        str | None, _option("checkpoint_every", "Steps (500) or time (30s, 10m) between checkpoints.")
+    ] = None,
+    tensorboard: Annotated[
+        bool | None,
+        _option("tensorboard", "Also log to TensorBoard (needs the extra: log).", switch=True),
+    ] = None,
+) -> None:
+    """Train a classifier with certificates. The defaults are the paper's recipe."""
+    given = {name: value for name, value in locals().copy().items() if name in DEFAULTS and value is not None}
+    options = collect_options(given, out=out, config=config, resume=resume)
+
+    from holdfast.training.loop import train as run
+    from holdfast.training.progress import for_terminal
+
+    progress = for_terminal()
+    summary = run(options, out, resume=resume, progress=progress)
+    for name, test in summary.test.items():
+        certified = ", ".join(f"{share:.2%} at {radius}" for radius, share in test["certified"].items())
+        progress.say(
+            f"{name} model (epoch {test['epoch']:g}) on {test['images']} test images: {test['standard']:.2%} "
+            f"standard, certified {certified}"
+        )
+    progress.say(f"everything is in {out}")
+
+
+train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"
+
+
+def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, resume: bool) -> TrainConfig:
+    """Merge the options `given` into those of the run to resume, of a config file, or of the defaults."""
+    stored = out / "config.toml"
+    if config is None and resume and stored.exists():
+        config = stored
+    base = {} if config is None else TrainConfig.read(config).to_dict()
+    return TrainConfig.from_dict(base | given)

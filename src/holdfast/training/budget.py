@@ -1,0 +1,64 @@
+"""How many steps fit into a time budget: measured once, on a copy of the start that is then forgotten."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+PROBE_SHARE = 0.03
+"""Share of the budget that the measurement may take."""
+
+RESERVE = 0.02
+"""Share of the budget kept back for checkpoints and for what the measurement missed."""
+
+WARM_STEPS, MIN_STEPS, MAX_STEPS = 2, 3, 50
+
+
+def fitting_steps(
+    seconds: float, step_seconds: float, evaluation_seconds: float, steps_between_evaluations: int
+) -> int:
+    """Number of steps whose time, with that of the evaluations among them and one at the end, is `seconds`.
+
+    >>> fitting_steps(100.0, 0.1, 2.0, 50)
+    700
+    """
+    left = seconds - evaluation_seconds
+    return max(1, int(left / (step_seconds + evaluation_seconds / steps_between_evaluations)))
+
+
+def measure(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: Callable[[], None],
+    evaluate: Callable[[], None],
+    seconds: float,
+) -> tuple[float, float]:
+    """Seconds of one training step (median) and of one evaluation, leaving model and generator as they were.
+
+    Args:
+        model: put back to its state after the measurement, buffers included.
+        optimizer: has not stepped yet; its state is emptied again.
+        step: does one training step and waits until it is done.
+        evaluate: does one evaluation and waits until it is done.
+        seconds: how long the steps may take.
+    """
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        for _ in range(WARM_STEPS):
+            step()
+        times: list[float] = []
+        while len(times) < MIN_STEPS or (sum(times) < seconds and len(times) < MAX_STEPS):
+            times.append(_timed(step))
+        evaluation = _timed(evaluate)
+    model.load_state_dict(before)
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.state.clear()
+    return statistics.median(times), evaluation
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start

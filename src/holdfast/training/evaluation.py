@@ -1,0 +1,67 @@
+"""Accuracy of a model: a quick estimate on held-out images for selection, the proved one on test images."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from holdfast.certify.curve import certified_accuracy
+from holdfast.certify.radii import certify
+from holdfast.data.batches import Batches
+from holdfast.data.dataset import Dataset, to_float
+from holdfast.models.lipconvnet import LipConvnet
+from holdfast.training.devices import sum_over_processes
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
+"""The radii of the paper's tables, in pixel units."""
+
+SELECTION_RADIUS = "36/255"
+ESTIMATE = "held-out, estimate"
+
+
+def held_out_accuracy(
+    model: LipConvnet, images: Dataset, batch_size: int, fabric: "Fabric"
+) -> dict[str, Any]:
+    """Standard and certified accuracy on held-out images, shared among all processes.
+
+    An estimate, for selection only: it runs in the precision of training and takes the body for exactly
+    1-Lipschitz behind a normalisation of constant 1 / min(std). What a run reports comes from `certify`.
+    """
+    scale = float(model.normalize.std.min())
+    radii = torch.tensor(list(RADII.values()), device=fabric.device)
+    counts = torch.zeros(1 + len(RADII), dtype=torch.int64, device=fabric.device)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        for pixels, labels, _ in Batches(
+            images, batch_size, rank=fabric.global_rank, world_size=fabric.world_size
+        ):
+            if not len(labels):  # the last batch may be smaller than the number of processes
+                continue
+            with fabric.autocast():
+                logits = model(pixels)
+            radius = model.head.certificate(logits.float(), labels) * scale
+            counts[0] += (logits.argmax(1) == labels).sum()
+            counts[1:] += (radius[:, None] > radii).sum(0)
+    model.train(was_training)
+    shares = [count / len(images) for count in sum_over_processes(fabric, counts)]
+    return {
+        "label": ESTIMATE,
+        "images": len(images),
+        "standard": shares[0],
+        "certified": dict(zip(RADII, shares[1:], strict=True)),
+    }
+
+
+def proved_accuracy(model: LipConvnet, images: Dataset) -> dict[str, Any]:
+    """Standard and certified accuracy from `certify`: proved bounds, full precision."""
+    certificates = certify(model, to_float(images.images))
+    accuracy = certified_accuracy(certificates, images.labels, radii=list(RADII.values()))
+    return {
+        "images": accuracy.count,
+        "standard": accuracy.standard,
+        "certified": {name: accuracy[radius] for name, radius in RADII.items()},
+        "lipschitz": certificates.lipschitz,
+    }

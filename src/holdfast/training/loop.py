@@ -1,0 +1,331 @@
+"""The training loop: model and optimizer through the steps of a schedule, resumable to the same bits."""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.data.batches import Batches
+from holdfast.data.sources import load as load_data
+from holdfast.errors import TrainingError
+from holdfast.models.storage import load as load_model
+from holdfast.models.storage import save
+from holdfast.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
+from holdfast.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
+from holdfast.training.config import Interval, TrainConfig
+from holdfast.training.devices import make_fabric, on_rank_zero, sum_over_processes
+from holdfast.training.evaluation import SELECTION_RADIUS, held_out_accuracy, proved_accuracy
+from holdfast.training.interruption import Interrupted, Interruption
+from holdfast.training.losses import CertificateLoss
+from holdfast.training.metrics import MetricsLog
+from holdfast.training.optimizer import make_optimizer
+from holdfast.training.parts import augmentation, build_model, load_split, seed_everything
+from holdfast.training.progress import Progress, Silent
+from holdfast.training.run_folder import open_run
+from holdfast.training.schedule import learning_rate
+from holdfast.training.summary import RunSummary
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+LAST, BEST = "model.safetensors", "best.safetensors"
+
+
+def train(
+    config: TrainConfig, out: Path, *, resume: bool = False, progress: Progress | None = None
+) -> RunSummary:
+    """Train a LipConvnet as `config` says and write everything to the folder `out`.
+
+    Guarantee: the weights depend on `config` and the data alone. A run that was killed and resumed ends in
+    the same bits as one that was not, on the same kind of machine with the same number of threads. A run
+    with a time budget fixes its number of steps before the first one and keeps it when it is resumed.
+
+    Selection uses held-out training images; the test set is read once, after the last step.
+
+    Args:
+        config: the options.
+        out: folder of the run; made if it is not there.
+        resume: go on with the run that `out` holds.
+        progress: told what happens; None is silence.
+
+    Raises:
+        ArgumentError: `config` asks for what does not exist, or `out` holds a run and `resume` is False.
+        CheckpointError: there is nothing to resume, a checkpoint is damaged, or a file cannot be written.
+        TrainingError: an option changed since the run began, or the loss is not finite any more.
+        Interrupted: Ctrl-C or SIGTERM; a checkpoint has been written.
+    """
+    progress = Silent() if progress is None else progress
+    fabric = make_fabric(config)
+    if fabric.global_rank:
+        progress = Silent()
+    checkpoint = open_run(config, out, resume=resume, fabric=fabric)
+    try:
+        with Interruption() as interruption:
+            trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
+            trainer.run()
+            return trainer.finish()
+    finally:
+        progress.end()
+
+
+class Trainer:
+    """One run as one process sees it; `train` makes it, runs it and lets it finish."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        fabric: "Fabric",
+        progress: Progress,
+        interruption: Interruption,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self.config, self.out, self.fabric = config, out, fabric
+        self.progress, self.interruption = progress, interruption
+        self.interval = Interval.parse(config.checkpoint_every)
+        seed_everything(config.seed)
+        split = load_split(config)
+        self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
+        self.augment = augmentation(config, split.images)
+        self.model = build_model(config, split.images)
+        self.optimizer = make_optimizer(self.model, config, fabric.device)
+        self.forward, self.update = fabric.setup(self.model, self.optimizer)
+        self.criterion = CertificateLoss(gamma=config.gamma)
+        self.steps_per_epoch = len(self.batches(0))
+        # Reading the loss waits for a GPU, and agreeing on it for all processes: do it now and then.
+        self.sync_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else 10
+        self.unread_loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        if checkpoint is None:
+            total = config.epochs * self.steps_per_epoch
+            self.position = Position(0, total, 0.0, config.to_dict(), split.fingerprint)
+            if config.minutes is not None:
+                self._fit_to_budget(config.minutes * 60)
+        else:
+            if checkpoint.position.data != split.fingerprint:
+                raise TrainingError(
+                    f"resume: the images of {config.data} are not those this run began with; put them back, "
+                    "or start a new run in another folder"
+                )
+            restore(checkpoint, self.model, self.optimizer)
+            self.position = replace(checkpoint.position, config=config.to_dict())
+        self.read_step = self.position.step
+        self.log: MetricsLog | None = None
+        if fabric.global_rank == 0:
+            self.log = MetricsLog(out, after_step=self.position.step, tensorboard=config.tensorboard)
+
+    def batches(self, epoch: int, start_step: int = 0) -> Batches:
+        """The part of this process in the batches of one epoch; a last one that is not full is left out."""
+        return Batches(
+            self.images,
+            self.config.batch_size,
+            seed=self.config.seed,
+            epoch=epoch,
+            shuffle=True,
+            drop_last=True,
+            augment=self.augment,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            start_step=start_step,
+        )
+
+    def run(self) -> None:
+        """Do all steps that are left."""
+        step, total = self.position.step, self.position.total_steps
+        self.progress.begin(step=step, total_steps=total, steps_per_epoch=self.steps_per_epoch)
+        self.started = self.saved = time.monotonic()
+        self.elapsed_before = self.position.elapsed
+        while step < total:
+            epoch, start = divmod(step, self.steps_per_epoch)
+            self.model.train()
+            for images, labels, _ in self.batches(epoch, start):
+                self._step(images, labels, step)
+                step += 1
+                at_end = step == total or step % self.steps_per_epoch == 0
+                if at_end or step % self.sync_every == 0 or self._is_saved_at(step):
+                    self._synchronise(step)
+                if step == total:
+                    break
+
+    def _step(self, images: Tensor, labels: Tensor, step: int) -> None:
+        lr = learning_rate(
+            self.config.schedule,
+            step,
+            self.position.total_steps,
+            lr=self.config.lr,
+            warmup=self.config.warmup,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.update.zero_grad(set_to_none=True)
+        loss = self._loss(self.forward(images), labels)
+        self.fabric.backward(loss)
+        self.update.step()
+        self.unread_loss += loss.detach()
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.criterion(self.model, logits, labels)
+        if self.config.offset:
+            shifted = logits - self.config.offset * F.one_hot(labels, logits.shape[1])
+            loss = loss + F.cross_entropy(shifted, labels) - F.cross_entropy(logits, labels)
+        return loss
+
+    def _synchronise(self, step: int) -> None:
+        """Agree with the other processes where the run stands; then evaluate, save or stop if it is time."""
+        is_due = self.interval.seconds is not None and time.monotonic() - self.saved >= self.interval.seconds
+        told = torch.stack(
+            [
+                self.unread_loss,
+                torch.tensor(
+                    float(self.interruption.requested), dtype=torch.float64, device=self.fabric.device
+                ),
+                torch.tensor(float(is_due), dtype=torch.float64, device=self.fabric.device),
+            ]
+        )
+        loss_sum, stops, dues = sum_over_processes(self.fabric, told)
+        loss_sum /= self.fabric.world_size
+        steps = step - self.read_step
+        self.unread_loss.zero_()
+        self.read_step = step
+        if not math.isfinite(loss_sum):
+            raise TrainingError(
+                f"step {step}: the loss is {loss_sum / steps}{last_good(self.out)}; try a smaller lr (it is "
+                f"{self.config.lr:g}), a longer warmup or precision fp32 (it is {self.config.precision})"
+            )
+        total, count = self.position.losses
+        elapsed = self.elapsed_before + time.monotonic() - self.started
+        self.position = replace(
+            self.position, step=step, elapsed=elapsed, losses=(total + loss_sum, count + steps)
+        )
+        self.progress.advance(step=step, loss=loss_sum / steps, images_per_second=self._speed())
+        if self._is_evaluated_at(step):
+            self._evaluate()
+        stopping = stops > 0 and step < self.position.total_steps
+        if dues > 0 or stopping or self._is_saved_at(step):
+            self.save_checkpoint()
+        if stopping:
+            raise Interrupted(
+                f"interrupted; step {step} of {self.position.total_steps} is saved, go on with: "
+                f"holdfast train --out {self.out} --resume"
+            )
+
+    def _is_saved_at(self, step: int) -> bool:
+        return step == self.position.total_steps or (
+            self.interval.steps is not None and step % self.interval.steps == 0
+        )
+
+    def _is_evaluated_at(self, step: int) -> bool:
+        return (
+            step == self.position.total_steps or step % (self.steps_per_epoch * self.config.eval_every) == 0
+        )
+
+    def _evaluate(self) -> None:
+        """Measure the held-out images, keep the best model, write a record; always before a checkpoint."""
+        accuracy = held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
+        step, epoch = self.position.step, self.position.step / self.steps_per_epoch
+        certified = accuracy["certified"][SELECTION_RADIUS]
+        best = self.position.best
+        is_best = best is None or certified > best["certified"][SELECTION_RADIUS]
+        total, count = self.position.losses
+        record: dict[str, Any] = {
+            "kind": "epoch",
+            "step": step,
+            "epoch": epoch,
+            "loss": total / count,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_second": self._speed(),
+            "elapsed": self.position.elapsed,
+            "held_out": accuracy,
+            "best": is_best,
+        }
+        if is_best:
+            on_rank_zero(self.fabric, lambda: save(self.model, self.out / BEST))
+            best = {
+                "step": step,
+                "epoch": epoch,
+                "selected_by": f"certified at {SELECTION_RADIUS}",
+            } | accuracy
+        if self.log is not None:
+            self.log.write(record)
+        self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
+        self.progress.evaluated(epoch=epoch, standard=accuracy["standard"], certified=certified)
+
+    def _speed(self) -> float:
+        """Training images per second of the whole run so far, evaluations included."""
+        return self.position.step * self.config.batch_size / max(self.position.elapsed, 1e-9)
+
+    def save_checkpoint(self) -> None:
+        """Write the state of the run; the last good one stays if that fails."""
+        on_rank_zero(
+            self.fabric, lambda: write_checkpoint(self.out, self.model, self.optimizer, self.position)
+        )
+        self.saved = time.monotonic()
+
+    def _fit_to_budget(self, seconds: float) -> None:
+        """Measure, fix the number of steps once and for all, and save it before the first step."""
+        start = time.monotonic()
+        images, labels, _ = next(iter(self.batches(0)))
+
+        def step() -> None:
+            self._step(images, labels, 0)
+            self.unread_loss.item()
+
+        def evaluate() -> None:
+            held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
+
+        self.model.train()
+        times = measure(self.model, self.optimizer, step, evaluate, PROBE_SHARE * seconds)
+        self.unread_loss.zero_()
+        spent = time.monotonic() - start
+        left = (1 - RESERVE) * seconds - spent
+        total = fitting_steps(left, *times, self.steps_per_epoch * self.config.eval_every)
+        total = self.fabric.broadcast(total)
+        self.position = replace(self.position, total_steps=total, elapsed=spent)
+        self.save_checkpoint()
+        self.progress.say(
+            f"{seconds / 60:g} minutes: {total} steps ({total / self.steps_per_epoch:.2f} epochs) at "
+            f"{times[0]:.3f} s each"
+        )
+
+    def finish(self) -> RunSummary:
+        """Save the last model, read the test set for the first time, write the summary."""
+        latest, best = self.position.latest, self.position.best
+        assert latest is not None
+        assert best is not None
+        test: dict[str, dict[str, Any]] = {}
+
+        def certify_on_test_images() -> None:
+            save(self.model, self.out / LAST)
+            images = load_data(self.config.data, split="test", image_size=self.config.image_size)
+            for name, file, step in (("last", LAST, latest["step"]), ("best", BEST, best["step"])):
+                if name == "best" and step == latest["step"]:
+                    test[name] = test["last"]
+                    continue
+                self.progress.say(f"certifying {len(images)} test images with the {name} model (step {step})")
+                model = load_model(self.out / file).to(self.fabric.device)
+                test[name] = {"step": step, "epoch": step / self.steps_per_epoch} | proved_accuracy(
+                    model, images
+                )
+
+        on_rank_zero(self.fabric, certify_on_test_images)
+        summary = RunSummary(
+            out=str(self.out),
+            steps=self.position.step,
+            epochs=self.position.step / self.steps_per_epoch,
+            elapsed=self.position.elapsed,
+            images_per_second=self._speed(),
+            loss=latest["loss"],
+            held_out=latest["held_out"],
+            best=best,
+            test=test,
+        )
+        if self.log is not None:
+            for name, accuracy in test.items():
+                self.log.write({"kind": "test", "model": name} | accuracy)
+            self.log.close()
+        on_rank_zero(self.fabric, lambda: summary.write(self.out))
+        return summary

@@ -1,0 +1,134 @@
+"""What a run writes beside its weights: metrics.jsonl, environment.json, TensorBoard."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.training.files import write_atomically
+
+METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
+
+
+class ScalarWriter(Protocol):
+    """The part of TensorBoard's SummaryWriter that is used here."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Record one number at one step."""
+
+    def close(self) -> None:
+        """Write what is pending."""
+
+
+class MetricsLog:
+    """Appends records to metrics.jsonl, one JSON object per line, and mirrors their numbers to TensorBoard.
+
+    Args:
+        folder: of the run.
+        after_step: keep what is already there up to this step (a resumed run), None: start empty.
+        tensorboard: also write TensorBoard events to folder/tensorboard.
+    """
+
+    def __init__(self, folder: Path, *, after_step: int | None = None, tensorboard: bool = False) -> None:
+        self.path = folder / METRICS
+        self.writer = open_tensorboard(folder / "tensorboard") if tensorboard else None
+        kept = [] if after_step is None else [r for r in read_metrics(folder) if _is_before(r, after_step)]
+        write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; it is on its way to the disk when this returns."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(record)}\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write {self.path}: {error.strerror or error}; make room and go on with --resume"
+            ) from error
+        if self.writer is not None:
+            for tag, value in _numbers(record):
+                self.writer.add_scalar(tag, value, record["step"])
+
+    def close(self) -> None:
+        """Write what TensorBoard still holds."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """All whole records of a run; the half-written last line of a killed run is left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = []
+    for line in lines[:-1]:  # what follows the last newline is empty or half a record
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: {line[:60]!r} is not a JSON record") from error
+    return records
+
+
+def open_tensorboard(folder: Path) -> ScalarWriter:
+    """TensorBoard's writer, from the extra `log`."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ArgumentError(
+            "tensorboard: the package tensorboard is not installed; run pip install 'holdfast[log]'"
+        ) from error
+    return SummaryWriter(str(folder))  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+def environment(resumed_from_step: int | None) -> dict[str, Any]:
+    """What a reader needs to judge the numbers of a run: versions, machine, threads, command."""
+    return {
+        "holdfast": importlib.metadata.version("holdfast"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": importlib.metadata.version("numpy"),
+        "lightning-fabric": importlib.metadata.version("lightning-fabric"),
+        "system": platform.platform(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "resumed_from_step": resumed_from_step,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _is_before(record: dict[str, Any], step: int) -> bool:
+    # The test line is written again by every finish.
+    return record.get("kind") != "test" and int(record.get("step", 0)) <= step
+
+
+def _numbers(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """All numbers of a nested record with their path, e.g. ("held_out/standard", 0.61)."""
+    if not prefix and record.get("kind") == "test":
+        prefix = f"test/{record['model']}/"
+    found: list[tuple[str, float]] = []
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found += _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append((f"{prefix}{key}", float(value)))
+    return found

@@ -1,0 +1,67 @@
+"""What a run is made of, built from its options: images and their split, augmentation, model, seeds."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from holdfast.data.augment import Augmentation, CropFlip
+from holdfast.data.dataset import Dataset
+from holdfast.data.sources import load
+from holdfast.data.split import hold_out
+from holdfast.models.lipconvnet import LipConvnet, lipconvnet
+from holdfast.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training images in two parts, and a fingerprint of both and of where they were cut."""
+
+    images: Dataset
+    held_out: Dataset
+    fingerprint: str
+
+
+def load_split(config: TrainConfig) -> Split:
+    """Read the training images and hold some out for selection; the test set stays unread."""
+    dataset = load(config.data, split="train", image_size=config.image_size)
+    parts = hold_out(dataset, config.held_out, config.seed)
+    return Split(
+        images=dataset.subset(parts.train),
+        held_out=dataset.subset(parts.validation),
+        fingerprint=f"images {dataset.fingerprint}, split {parts.fingerprint}",
+    )
+
+
+def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
+    """Crops padded by an eighth of the side (the paper's 4 for 32 pixels) and flips, or None.
+
+    "auto" leaves the digits alone: a mirrored 2 is no 2, and one pixel is an eighth of their width.
+    """
+    if config.augment == "none" or (config.augment == "auto" and config.data == "digits"):
+        return None
+    return CropFlip(images.image_shape[1] // 8)
+
+
+def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:
+    """The network of `config` for images of this shape and these classes."""
+    channels, size, _ = images.image_shape
+    return lipconvnet(
+        depth=config.depth,
+        conv=config.conv,
+        activation=config.activation,
+        head=config.head,
+        num_classes=images.num_classes,
+        width=config.width,
+        image_size=size,
+        in_channels=channels,
+        series=config.series,
+    )
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators; the weights are drawn from torch's."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,150 @@
+"""How a run tells where it is: a bar on a terminal, plain lines elsewhere, or nothing."""
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress(Protocol):
+    """What the training loop calls; every call is cheap and none may raise."""
+
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+        """The run starts, or goes on, at `step`."""
+
+    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+        """`step` steps are done; the loss is the mean of the latest ones."""
+
+    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+        """Held-out images: standard accuracy, and certified accuracy at 36/255 (an estimate)."""
+
+    def say(self, message: str) -> None:
+        """Something the user should read."""
+
+    def end(self) -> None:
+        """Nothing more follows; also called after an error."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+        """Nothing."""
+
+    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+        """Nothing."""
+
+    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+        """Nothing."""
+
+    def say(self, message: str) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+class PlainLines:
+    """One line per evaluation, and one every `interval` seconds between them: for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
+        self.stream = sys.stdout if stream is None else stream
+        self.interval = interval
+        self.total_steps = self.steps_per_epoch = 1
+        self.first_step = 0
+        self.started = self.last_line = time.monotonic()
+
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+        """Remember the size of the run."""
+        self.first_step, self.total_steps, self.steps_per_epoch = step, total_steps, steps_per_epoch
+        self.started = self.last_line = time.monotonic()
+
+    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+        """Print a line if the last one is old enough."""
+        now = time.monotonic()
+        if now - self.last_line < self.interval:
+            return
+        self.last_line = now
+        left = (now - self.started) / max(step - self.first_step, 1) * (self.total_steps - step)
+        self.say(
+            f"step {step}/{self.total_steps}  epoch {step / self.steps_per_epoch:.2f}  loss {loss:.4f}  "
+            f"{images_per_second:.0f} images/s  {clock(left)} left"
+        )
+
+    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+        """Print a line."""
+        self.say(f"epoch {epoch:g}  held-out {standard:.2%}, certified at 36/255 {certified:.2%} (estimate)")
+
+    def say(self, message: str) -> None:
+        """Print a line, at once also into a pipe."""
+        print(message, file=self.stream, flush=True)
+
+    def end(self) -> None:
+        """Nothing is pending."""
+
+
+class RichBar:
+    """A bar with loss, held-out accuracies, images per second and the time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.bar = Bar(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(
+                "loss {task.fields[loss]}  held-out {task.fields[held_out]}  {task.fields[speed]} images/s"
+            ),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.task: TaskID | None = None
+        self.steps_per_epoch = 1
+
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+        """Show the bar."""
+        self.steps_per_epoch = steps_per_epoch
+        self.task = self.bar.add_task(
+            "train", total=total_steps, completed=step, epoch="0", loss="-", held_out="-", speed="-"
+        )
+        self.bar.start()
+
+    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+        """Move the bar."""
+        if self.task is not None:
+            epoch = f"{step / self.steps_per_epoch:.1f}"
+            speed = f"{images_per_second:.0f}"
+            self.bar.update(self.task, completed=step, epoch=epoch, loss=f"{loss:.3f}", speed=speed)
+
+    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+        """Show the new accuracies."""
+        if self.task is not None:
+            self.bar.update(self.task, held_out=f"{standard:.1%}, certified {certified:.1%}")
+
+    def say(self, message: str) -> None:
+        """Print above the bar."""
+        self.bar.console.print(message, markup=False, highlight=False)
+
+    def end(self) -> None:
+        """Leave the bar as it is and give the terminal back."""
+        self.bar.stop()
+
+
+def clock(seconds: float) -> str:
+    """A duration as people write it.
+
+    >>> clock(59.6), clock(3661)
+    ('1:00', '1:01:01')
+    """
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def for_terminal(stream: TextIO | None = None) -> Progress:
+    """The bar if `stream` (standard output) is a terminal, plain lines if it is not."""
+    stream = sys.stdout if stream is None else stream
+    return RichBar(Console(file=stream)) if stream.isatty() else PlainLines(stream)

@@ -1,0 +1,70 @@
+"""The folder of a run: who may write into it, and what it holds from the start."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ArgumentError, CheckpointError, TrainingError
+from holdfast.training.checkpoint import Checkpoint, read_checkpoint
+from holdfast.training.config import TrainConfig
+from holdfast.training.devices import on_rank_zero
+from holdfast.training.files import write_atomically
+from holdfast.training.metrics import ENVIRONMENT, environment
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+CONFIG = "config.toml"
+
+
+def open_run(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") -> Checkpoint | None:
+    """Check that the run may use `out`, write config.toml and environment.json, return where to go on.
+
+    None is the very start: a new run, or one that was killed before its first checkpoint.
+
+    Raises:
+        ArgumentError: `out` holds a run already, or is no folder.
+        CheckpointError: nothing to resume, or a damaged checkpoint.
+        TrainingError: an option that decides the weights is not what the run began with.
+    """
+    on_rank_zero(fabric, lambda: _check(config, out, resume))
+    checkpoint = read_checkpoint(out) if resume else None
+    on_rank_zero(fabric, lambda: _describe(config, out, checkpoint))
+    return checkpoint
+
+
+def _check(config: TrainConfig, out: Path, resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"out: expected a folder, got the file {out}")
+    begun = (out / CONFIG).exists()
+    if not resume:
+        if begun:
+            raise ArgumentError(
+                f"out: {out} already holds a run; go on with --resume, or choose another folder"
+            )
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
+        return
+    if not begun:
+        raise CheckpointError(f"resume: {out} holds no run; start one without --resume")
+    if changes := TrainConfig.read(out / CONFIG).changes(config):
+        raise TrainingError(
+            f"resume: {'; '.join(changes)} changed since the run in {out} began; resume with the old value, "
+            "or start a new run in another folder"
+        )
+    checkpoint = read_checkpoint(out)  # a damaged one stops every process, with one message
+    if checkpoint is not None and (
+        changes := TrainConfig.from_dict(checkpoint.position.config).changes(config)
+    ):
+        raise TrainingError(
+            f"resume: {checkpoint.path} was written with other options ({'; '.join(changes)}); "
+            "it does not belong to this run"
+        )
+
+
+def _describe(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) -> None:
+    step = None if checkpoint is None else checkpoint.position.step
+    write_atomically(out / CONFIG, config.to_toml().encode())
+    write_atomically(out / ENVIRONMENT, (json.dumps(environment(step), indent=2) + "\n").encode())
