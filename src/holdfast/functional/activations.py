@@ -1,0 +1,251 @@
+r"""Activations on pairs of channels: MaxMin, GroupSort and the Householder activation :math:`\sigma_\theta`.
+
+Channel k is paired with channel k + C/2 (section 6 of the paper). All selections are `lerp` with weights 0
+and 1, which returns one of its ends to the bit: `torch.where` does the same, but on CPUs its data-dependent
+branch costs more than ten times as much.
+
+Error bounds count roundings in units of u, the unit roundoff of the dtype of z or of the parameters, the
+coarser one; sine, cosine and exponential are taken to be within one unit in the last place, and nothing to
+underflow. They are errors of evaluation: in exact arithmetic every map here is 1-Lipschitz.
+"""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ArgumentError
+
+
+def split(z: Tensor, group_size: int) -> tuple[Tensor, ...]:
+    """Views of C / group_size consecutive channels each; group k is made of channel k of every view."""
+    if z.dim() < 2 or not z.is_floating_point():
+        raise ArgumentError(
+            f"z: expected floating point (N, C) or (N, C, H, W), got {z.dtype} {tuple(z.shape)}"
+        )
+    if z.shape[1] % group_size:
+        raise ArgumentError(f"z: expected a number of channels divisible by {group_size}, got {z.shape[1]}")
+    return z.chunk(group_size, dim=1) if z.shape[1] else (z,) * group_size
+
+
+def per_channel(table: Tensor, like: Tensor) -> Tensor:
+    """Give coefficients (K, channels) the dtype of `like` and a shape that broadcasts against it K times."""
+    spatial = like.shape[2:]
+    table = table.to(like.dtype).view(len(table), 1, -1, *(1 for _ in spatial))
+    # On a small contiguous map the innermost loop would have H * W steps; spread out, it has C * H * W.
+    if 1 < math.prod(spatial) < 64 and like.stride(1) != 1:
+        table = table.expand(-1, -1, -1, *spatial).contiguous()
+    return table
+
+
+def as_weights(flags: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights 0 and 1 for `lerp` from bools; by way of uint8, whose conversion is vectorised."""
+    return flags.view(torch.uint8).to(dtype)
+
+
+def _empty_halves(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = torch.empty_like(z)
+    first, second = y.chunk(2, dim=1)
+    return y, first, second
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Tensor) -> Tensor:
+    """`function.apply` with a type."""
+    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Exchange(torch.autograd.Function):
+    """The linear map that swaps the pairs without `keep`; its own transpose, so also its own backward."""
+
+    @staticmethod
+    def forward(z: Tensor, keep: Tensor) -> Tensor:
+        z1, z2 = z.chunk(2, dim=1)
+        weight = as_weights(keep, z.dtype)
+        y, y1, y2 = _empty_halves(z)
+        torch.lerp(z2, z1, weight, out=y1)
+        torch.lerp(z1, z2, weight, out=y2)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return apply(_Exchange, grad, keep), None
+
+
+class _MaxMin(torch.autograd.Function):
+    @staticmethod
+    def forward(z: Tensor) -> Tensor:
+        z1, z2 = z.chunk(2, dim=1)
+        y, y1, y2 = _empty_halves(z)
+        torch.maximum(z1, z2, out=y1)
+        torch.minimum(z1, z2, out=y2)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        if ctx.needs_input_grad[0]:
+            z1, z2 = inputs[0].chunk(2, dim=1)
+            # Compare into z's own dtype, then to bool: a direct comparison to bool is not vectorised.
+            ctx.save_for_backward(torch.gt(z1, z2, out=torch.empty_like(z1)).to(torch.bool))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (keep,) = ctx.saved_tensors
+        return apply(_Exchange, grad, keep)
+
+
+def maxmin(z: Tensor) -> Tensor:
+    r"""MaxMin, :math:`(z_1, z_2) \mapsto (\max(z_1, z_2), \min(z_1, z_2))` on every pair of channels.
+
+    Guarantee: 1-Lipschitz and gradient norm preserving, exact in every precision (numbers only move).
+
+    Shape: (N, C) or (N, C, H, W) with even C; the output has the same shape and memory format.
+
+    Raises:
+        ArgumentError: the number of channels is odd.
+
+    >>> maxmin(torch.tensor([[1.0, 5.0, 3.0, 4.0]]))
+    tensor([[3., 5., 1., 4.]])
+
+    Reference: section 6 of the paper.
+    """
+    split(z, 2)
+    return apply(_MaxMin, z)
+
+
+def groupsort(z: Tensor, group_size: int) -> Tensor:
+    r"""GroupSort: sort every group of channels in descending order.
+
+    Group k consists of the channels k, k + C/g, ..., k + (g-1) C/g; so group size 2 is MaxMin to the bit.
+
+    Guarantee: 1-Lipschitz and gradient norm preserving, exact in every precision (numbers only move).
+
+    Shape: (N, C) or (N, C, H, W) with C divisible by `group_size`; the output has the same shape.
+
+    Raises:
+        ArgumentError: the number of channels is not divisible by `group_size`.
+
+    >>> groupsort(torch.tensor([[1.0, 5.0, 2.0]]), 3)
+    tensor([[5., 2., 1.]])
+    """
+    if group_size == 2:
+        return maxmin(z)
+    split(z, group_size)
+    ordered = torch.unflatten(z, 1, (group_size, -1)).sort(dim=1, descending=True)[0].flatten(1, 2)
+    return ordered.contiguous(memory_format=torch.channels_last) if _is_channels_last(z) else ordered
+
+
+def _is_channels_last(z: Tensor) -> bool:
+    return z.is_contiguous(memory_format=torch.channels_last) and not z.is_contiguous()
+
+
+@cache
+def quarter_turn(dtype: torch.dtype) -> float:
+    """Half of pi as stored in `dtype`."""
+    return float(torch.tensor(math.pi / 2, dtype=dtype))
+
+
+def deviation(theta: Tensor) -> Tensor:
+    """Compute theta - pi/2 in at least float32, exactly 0 where theta holds pi/2 as its dtype stores it.
+
+    So cos(theta) = -sin(deviation) = 0 and sin(theta) = cos(deviation) = 1 there, and the activations start
+    as MaxMin to the bit; the cosine of float32's pi/2 would be -4.4e-8.
+    """
+    wide = theta.to(torch.promote_types(theta.dtype, torch.float32))
+    return wide - quarter_turn(theta.dtype)
+
+
+def boundary(theta: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`\sqrt 2 (\sin(\theta/2), \cos(\theta/2))`; equal to (1, 1) at pi/2 without rounding."""
+    half = deviation(theta) / 2
+    sine, cosine = half.sin(), half.cos()
+    return cosine + sine, cosine - sine
+
+
+class _Reflect(torch.autograd.Function):
+    """Reflect the pairs without `keep` by the matrix (cos, sin; sin, -cos) of their theta.
+
+    For fixed flags the map is linear in z and symmetric, so it carries gradients back as it carries z
+    forward, and d y / d theta = (-y2, y1) at the reflected pairs: for theta the output is enough.
+    """
+
+    @staticmethod
+    def forward(z: Tensor, theta: Tensor, keep: Tensor) -> Tensor:
+        z1, z2 = z.chunk(2, dim=1)
+        turn = deviation(theta)
+        sine, cosine = turn.cos(), -turn.sin()
+        c, s, minus_c = per_channel(torch.stack((cosine, sine, -cosine)), z1)
+        weight = as_weights(keep, z.dtype)
+        y, y1, y2 = _empty_halves(z)
+        torch.mul(z1, c, out=y1).addcmul_(z2, s).lerp_(z1, weight)
+        torch.mul(z1, s, out=y2).addcmul_(z2, minus_c).lerp_(z2, weight)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        _, theta, keep = inputs
+        ctx.save_for_backward(theta, keep, *((output,) if ctx.needs_input_grad[1] else ()))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        theta, keep, *output = ctx.saved_tensors
+        grad_z = apply(_Reflect, grad, theta, keep) if ctx.needs_input_grad[0] else None
+        grad_theta = None
+        if ctx.needs_input_grad[1]:
+            torque = turning_moment(output[0], grad)
+            torque = torch.addcmul(torque, torque, as_weights(keep, torque.dtype), value=-1)
+            grad_theta = channel_sum(torque).to(theta.dtype)
+        return grad_z, grad_theta, None
+
+
+def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
+    """y1 g2 - y2 g1: how the loss changes when the pair (y1, y2) turns counterclockwise."""
+    y1, y2 = y.chunk(2, dim=1)
+    g1, g2 = grad.chunk(2, dim=1)
+    return torch.mul(y1, g2).addcmul_(y2, g1, value=-1)
+
+
+def channel_sum(x: Tensor) -> Tensor:
+    """Sum over all axes but the channels, accumulated in at least float32."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x.sum((0, *range(2, x.dim())), dtype=wide)
+
+
+def householder(z: Tensor, theta: Tensor) -> Tensor:
+    r"""The Householder activation :math:`\sigma_\theta` of order 1 on every pair of channels.
+
+    With :math:`v = (\sin(\theta/2), -\cos(\theta/2))`: z stays where :math:`v^T z > 0`, and is reflected to
+    :math:`(I - 2 v v^T) z = (z_1 \cos\theta + z_2 \sin\theta,\ z_1 \sin\theta - z_2 \cos\theta)` elsewhere.
+
+    Guarantee: 1-Lipschitz and gradient norm preserving for every real theta; MaxMin to the bit at pi/2. As
+    computed, the output is within (|theta| + 32) u |z| of the exact one (docs/layers/activations.md).
+
+    Args:
+        z: input.
+        theta: one angle per pair, (C/2,).
+
+    Shape: (N, C) or (N, C, H, W) with even C; the output has the same shape and memory format.
+
+    Raises:
+        ArgumentError: the number of channels is odd, or does not fit theta.
+
+    >>> householder(torch.tensor([[1.0, 2.0]]), torch.tensor([torch.pi / 2]))
+    tensor([[2., 1.]])
+
+    Reference: Corollary 1 of the paper.
+    """
+    z1, z2 = split(z, 2)
+    if theta.shape != (z1.shape[1],):
+        raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
+    with torch.no_grad():
+        sine, cosine = boundary(theta)
+        a, b = per_channel(torch.stack((sine, -cosine)), z1)
+        keep = torch.mul(z1, a).addcmul_(z2, b).gt_(0).to(torch.bool)
+    return apply(_Reflect, z, theta, keep)
