@@ -41,8 +41,9 @@ def dense(kernel: Tensor, height: int, width: int, *, circular: bool) -> np.ndar
 
 def norm(matrix: np.ndarray) -> float:
     """Largest singular value; scaled by a power of two so that squares inside LAPACK stay in range."""
-    scale = 2.0 ** math.frexp(np.abs(matrix).max())[1] if matrix.any() else 1.0
-    return float(np.linalg.norm(matrix / scale, 2)) * scale
+    exponent = math.frexp(np.abs(matrix).max())[1] if matrix.any() else 0
+    parts = np.ldexp(matrix.real, -exponent) + 1j * np.ldexp(matrix.imag, -exponent)
+    return math.ldexp(float(np.linalg.norm(parts, 2)), exponent)
 
 
 def random_kernel(

@@ -62,8 +62,8 @@ def cholesky_error(n: int, trace: float) -> float:
     Each entry of R comes from a real sum of at most 2n + 2 products (a complex product is two), a division
     and a root, so each part of (R^H R - T)_ij is at most gamma_m sum_k |r_ki| |r_kj| with m = 2n + 8 (spare
     roundings for reciprocals). With both parts, c = sqrt(2) gamma_m: at most c ||r_i|| ||r_j||, and the
-    diagonal gives ||r_i||^2 <= T_ii / (1 - c). So the norm is at most c / (1 - c) * trace(T). To this the
-    rounding of the shift adds u T_ii / (1 - u) on the diagonal: at most 2 u trace(T), as all T_ii are positive.
+    diagonal gives ||r_i||^2 <= T_ii / (1 - c). So the norm is at most c / (1 - c) * trace(T). Rounding of
+    the shift adds u T_ii / (1 - u) on the diagonal: at most 2 u trace(T), as all T_ii are positive.
     """
     c = product_up(sqrt_up(2.0), gamma(2 * n + 8))
     return product_up(sum_up(product_up(c, up(1 / (1 - up(c)))), 2 * UNIT), trace)
@@ -332,7 +332,7 @@ def _largest_eigenvalue_upper_bound(
 
 
 def prove_eigenvalue_bound(h: Tensor, guess: float, signs: tuple[int, ...] = (1,)) -> float | None:
-    """Upper bound on the largest eigenvalue of every sign * H, just above `guess`; None if the proof fails."""
+        # Only positive diagonals get here: the computed sum is within gamma_n of the trace.
     n, bound = h.shape[-1], 0.0
     for sign in signs:
         shifted = h.neg() if sign > 0 else h.clone()
