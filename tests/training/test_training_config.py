@@ -1,0 +1,106 @@
+import tomllib
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ArgumentError
+from holdfast.training.config import Interval, TrainConfig
+
+PAPER = {
+    "epochs": 200, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "nesterov": False, "schedule": "step",
+    "held_out": 5000, "precision": "fp32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), PAPER.items())
+def test_default_is_the_papers(name, value):
+    assert getattr(TrainConfig(), name) == value
+
+
+@pytest.mark.parametrize(("conv", "decay"), [("soc", 5e-4), ("bcop", 0.0), ("cayley", 0.0)])
+def test_weight_decay_follows_the_convolution(conv, decay):
+    assert TrainConfig(conv=conv).decay == decay
+    assert TrainConfig(conv=conv, weight_decay=0.25).decay == 0.25
+
+
+configs = st.builds(
+    TrainConfig,
+    data=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])),
+    image_size=st.none() | st.integers(1, 512),
+    gamma=st.floats(0, 1e300),
+    lr=st.floats(1e-300, 1e300, exclude_min=True),
+    minutes=st.none() | st.floats(1e-9, 1e9),
+    nesterov=st.booleans(),
+    weight_decay=st.none() | st.floats(0, 1),
+    schedule=st.sampled_from(["step", "onecycle", "cosine"]),
+    warmup=st.floats(0, 1, exclude_max=True),
+    seed=st.integers(0, 2**32 - 1),
+    checkpoint_every=st.sampled_from(["1", "20s", "3m"]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(configs)
+def test_toml_gives_the_same_options_back(config):
+    text = config.to_toml()
+    assert TrainConfig.from_toml(text) == config
+    assert tomllib.loads(text) == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs: expected a number at least 1, got 0"),
+        ({"epochs": 2.5}, "epochs: expected int, got 2.5"),
+        ({"epochs": True}, "epochs: expected int, got True"),
+        ({"lr": "fast"}, "lr: expected float, got 'fast'"),
+        ({"lr": 0}, "lr: expected a number above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr: expected a finite number, got nan"),
+        ({"gamma": -0.5}, "gamma: expected a number at least 0, got -0.5"),
+        ({"minutes": -1}, "minutes: expected a number above 0, got -1.0"),
+        ({"warmup": 1.0}, r"warmup: expected a number in \[0, 1\), got 1.0"),
+        ({"momentum": 1.5}, r"momentum: expected a number in \[0, 1\), got 1.5"),
+        ({"nesterov": True, "momentum": 0}, "nesterov: needs a momentum above 0"),
+        ({"image_size": "big"}, "image_size: expected int or nothing, got 'big'"),
+        ({"seed": 2**32}, r"seed: expected a number from 0 to 2\*\*32 - 1"),
+        ({"schedule": "onecyle"}, "schedule: expected one of .* did you mean 'onecycle'"),
+        ({"precision": "bf16"}, "precision: expected one of .* did you mean 'bf16-mixed'"),
+        ({"augment": "flip"}, "augment: expected one of .* did you mean 'crop-flip'"),
+        ({"devices": 3}, "batch_size: expected a multiple of the 3 processes, got 128"),
+        ({"checkpoint_every": "10h"}, "checkpoint_every: expected steps such as '500'.* got '10h'"),
+        ({"checkpoint_every": "0"}, "checkpoint_every: .* got '0'"),
+        ({"checkpoint_every": ""}, "checkpoint_every: .* got ''"),
+        ({"epoch": 3}, "option: expected one of .* got 'epoch'; did you mean 'epochs'"),
+    ],
+)
+def test_bad_option_is_named(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        TrainConfig.from_dict(options)
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(ArgumentError, match=r"config: cannot read .*absent.toml"):
+        TrainConfig.read(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("lr = ")
+    with pytest.raises(ArgumentError, match="config: expected TOML"):
+        TrainConfig.read(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"), [("7", Interval(steps=7)), ("45s", Interval(seconds=45)), ("2m", Interval(seconds=120))]
+)
+def test_interval(text, interval):
+    assert Interval.parse(text) == interval
+
+
+def test_only_what_decides_the_weights_counts_as_a_change():
+    old = TrainConfig(checkpoint_every="5m", lr=0.1, seed=1)
+    assert old.changes(TrainConfig(checkpoint_every="1m", tensorboard=True, lr=0.1, seed=1)) == []
+    assert old.changes(TrainConfig(lr=0.2, seed=2)) == ["lr: 0.1 -> 0.2", "seed: 1 -> 2"]
+
+
+def test_every_option_is_documented():
+    for field in fields(TrainConfig):
+        assert f"        {field.name}: " in (TrainConfig.__doc__ or "")

@@ -1,0 +1,98 @@
+import builtins
+import json
+import sys
+
+import pytest
+
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.training.metrics import MetricsLog, environment, open_tensorboard, read_metrics
+
+
+def record(step, kind="epoch", **more):
+    return {"kind": kind, "step": step, "loss": 1 / 3, **more}
+
+
+def test_records_come_back_as_written(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.write(record(1, held_out={"certified": {"36/255": 0.1}}))
+    log.write(record(2))
+    assert read_metrics(tmp_path) == [record(1, held_out={"certified": {"36/255": 0.1}}), record(2)]
+
+
+def test_new_run_starts_empty(tmp_path):
+    MetricsLog(tmp_path).write(record(1))
+    MetricsLog(tmp_path)
+    assert read_metrics(tmp_path) == []
+
+
+def test_resumed_run_drops_what_it_will_write_again(tmp_path):
+    log = MetricsLog(tmp_path)
+    for entry in (record(5), record(10), record(15), record(10, kind="test", model="last")):
+        log.write(entry)
+    with log.path.open("a") as file:
+        file.write('{"kind": "epoch", "st')  # killed in the middle of a line
+    log = MetricsLog(tmp_path, after_step=10)
+    log.write(record(12))
+    assert read_metrics(tmp_path) == [record(5), record(10), record(12)]
+
+
+def test_damaged_line_is_shown(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nrubbish\n{"step": 2}\n')
+    with pytest.raises(CheckpointError, match="damaged: 'rubbish' is not a JSON record"):
+        read_metrics(tmp_path)
+
+
+def test_unwritable_log_is_one_sentence(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.path.unlink()
+    log.path.mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory; .* --resume"):
+        log.write(record(1))
+
+
+def test_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if "tensorboard" in name:
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ArgumentError, match=r"tensorboard: .* pip install 'holdfast\[log\]'"):
+        open_tensorboard(tmp_path)
+
+
+class Writer:
+    def __init__(self):
+        self.seen = {}
+
+    def add_scalar(self, tag, scalar_value, global_step):
+        self.seen[tag, global_step] = scalar_value
+
+    def close(self):
+        self.seen["closed", 0] = True
+
+
+def test_tensorboard_gets_every_number_under_its_path(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.writer = writer = Writer()
+    log.write(record(4, best=True, held_out={"label": "estimate", "certified": {"36/255": 0.5}}))
+    log.write({"kind": "test", "model": "best", "step": 9, "standard": 0.75})
+    log.close()
+    assert writer.seen == {
+        ("step", 4): 4.0,
+        ("loss", 4): 1 / 3,
+        ("held_out/certified/36/255", 4): 0.5,
+        ("test/best/step", 9): 9.0,
+        ("test/best/standard", 9): 0.75,
+        ("closed", 0): True,
+    }
+
+
+def test_environment_is_json_and_names_what_matters(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/holdfast", "train", "--data", "my images"])
+    found = json.loads(json.dumps(environment(7)))
+    assert found["command"] == "holdfast train --data 'my images'"
+    assert found["resumed_from_step"] == 7
+    assert all(found[key] for key in ("python", "torch", "holdfast", "cpu", "threads"))
