@@ -332,7 +332,7 @@ def _largest_eigenvalue_upper_bound(
 
 
 def prove_eigenvalue_bound(h: Tensor, guess: float, signs: tuple[int, ...] = (1,)) -> float | None:
-        # Only positive diagonals get here: the computed sum is within gamma_n of the trace.
+    """Bound on the largest eigenvalue of every sign * H, just above `guess`; None if the proof fails."""
     n, bound = h.shape[-1], 0.0
     for sign in signs:
         shifted = h.neg() if sign > 0 else h.clone()
