@@ -1,0 +1,65 @@
+"""The polynomials p of SOC: which one runs where, and what is known of |p(iy)|.
+
+The coefficients are computed once by `scripts/make_series.py`; a test proves their bounds again from the numbers
+that are checked in.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.functional.series_table import TABLE
+
+
+@dataclass(frozen=True)
+class Series:
+    """A real polynomial, for skew operators of norm at most `radius`.
+
+    Attributes:
+        coefficients: from the constant term up.
+        radius: up to which |y| the statement about the modulus holds.
+        modulus_error: | |p(iy)| - 1 | never exceeds this for |y| <= radius.
+    """
+
+    coefficients: tuple[float, ...]
+    radius: float
+    modulus_error: float
+
+
+@dataclass(frozen=True)
+class Family:
+    """How SOC makes an orthogonal operator: the polynomials by kernel size, and the scale of their argument.
+
+    Attributes:
+        training: the polynomial of training mode for each kernel size.
+        evaluation: the polynomial of evaluation mode.
+        target: the norm that the skew operator is scaled to.
+        by_operator_norm: whether that norm is the operator's own, or the smallest of its kernel's reshapes.
+    """
+
+    training: dict[int, Series]
+    evaluation: dict[int, Series]
+    target: dict[int, float]
+    by_operator_norm: bool
+
+
+def _series(name: str) -> Series:
+    return Series(*TABLE[name])
+
+
+def _families() -> dict[str, Family]:
+    isometric = dict.fromkeys((1, 3, 5), _series("isometric"))
+    # Power iteration ends a little below the norm; one hundredth of the interval is kept free for that.
+    target = dict.fromkeys((1, 3, 5), isometric[3].radius / 1.01)
+    # The paper scales kernels larger than 1x1 by 0.7. Its norm is exceeded by the operator's k-fold at most.
+    return {
+        "isometric": Family(isometric, isometric, target, by_operator_norm=True),
+        "exponential": Family(
+            {size: _series(f"exponential_train_{size}") for size in (1, 3, 5)},
+            {size: _series(f"exponential_{size}") for size in (1, 3, 5)},
+            {1: 1.0, 3: 0.7, 5: 0.7},
+            by_operator_norm=False,
+        ),
+    }
+
+
+SERIES: dict[str, Family] = _families()
+PAPER_ERROR = 2.42e-6

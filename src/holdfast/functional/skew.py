@@ -1,0 +1,295 @@
+"""Skew-symmetric convolutions: kernels whose convolution A satisfies A^T = -A, and polynomials in them.
+
+A kernel K of shape (c, c, k, k) acts on zero-padded maps, y[o, p] = sum_{i, t} K[o, i, t] x[i, p + t]. The
+transposed operator has the kernel with input and output channels swapped and both spatial axes flipped, so A is
+skew exactly when K[o, i, t] = -K[i, o, -t]: the taps on one side of the centre determine those on the other, and
+the centre tap is a skew matrix. Kernels are therefore held as (k*k + 1) / 2 matrices, the centre tap first and
+then the taps that follow it in raster order. That is half the memory of the full kernel, every operation on
+weights costs half, and skewness is exact in floating point because negation is.
+"""
+
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def transpose_kernel(kernel: Tensor) -> Tensor:
+    """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
+    return kernel.transpose(0, 1).flip(2, 3)
+
+
+def skew_taps(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Free parameters (T, c, c) -> taps of a skew kernel, centre first.
+
+    The centre is (W_0 - W_0^T) / sqrt(2) and the other taps are W_j themselves. Up to one common factor, which
+    normalisation takes out, gradient descent, weight decay and normal initialisation then act on the kernel just
+    as they do through the skew part (M - M^T) / 2 of a full c x c x k x k parameter M (whose symmetric part moves
+    nothing), at half the size.
+    """
+    result: Tensor = _SkewTaps.apply(weight, weight.dtype if dtype is None else dtype)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _SkewTaps(torch.autograd.Function):
+    """One pass over the weights in each direction, the change of dtype included."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = weight.dtype
+        taps = weight.to(dtype, copy=True)
+        taps[0] = (weight[0] - weight[0].T) / sqrt(2)
+        return taps
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        result = grad.to(ctx.dtype, copy=True)
+        result[0] = (result[0] - result[0].T) / sqrt(2)
+        return result, None
+
+
+def kernel_from_taps(taps: Tensor) -> Tensor:
+    """Taps (T, c, c), centre first, -> the full kernel (c, c, k, k)."""
+    size = round(sqrt(2 * len(taps) - 1))
+    before = -taps[1:].flip(0).transpose(1, 2)
+    full = torch.cat([before, taps])
+    return full.permute(1, 2, 0).reshape(*taps.shape[1:], size, size)
+
+
+def skew_series_reference(
+    x: Tensor, kernel: Tensor, coefficients: tuple[float, ...], out_channels: int
+) -> Tensor:
+    """p(A) x by Horner's rule through `conv2d` and autograd: the plain path, and the oracle of the fast one."""
+    padded = F.pad(x, (0, 0, 0, 0, 0, kernel.shape[0] - x.shape[1]))
+    y = coefficients[-1] * padded
+    for c in reversed(coefficients[:-1]):
+        y = F.conv2d(y, kernel, padding=kernel.shape[-1] // 2) + c * padded
+    return y[:, :out_channels]
+
+
+class SkewOperator:
+    """The convolution A of given taps on zero-padded maps of one size: A x, p(A) x and <v, A u>, with gradients.
+
+    It runs as a convolution or, on tiny maps, as one matrix. Gradients use A^T = -A, so one operator serves both
+    directions, and the gradient with respect to the taps is one correlation over the batches of all terms.
+
+    Args:
+        taps: (T, c, c), centre first. The centre must be skew; its gradient is returned as a skew matrix.
+        height: height of the maps.
+        width: width of the maps.
+    """
+
+    # oneDNN's convolutions reach half the speed of a matrix product on maps of 2x2 and less, and its weight
+    # gradient a tenth of it on maps of 4x4 and less. cuDNN has no such cliff.
+    MATRIX_PIXELS = 4
+    TAP_PIXELS = 16
+
+    def __init__(self, taps: Tensor, height: int, width: int) -> None:
+        self.taps, self.height, self.width = taps, height, width
+        self.channels = taps.shape[1]
+        self.size = round(sqrt(2 * len(taps) - 1))
+        on_cpu = taps.device.type == "cpu"
+        self.as_matrix = self.size == 1 or (on_cpu and height * width <= self.MATRIX_PIXELS)
+        self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
+        self._rows: dict[int, Tensor] = {}
+        with torch.no_grad():
+            if self.as_matrix:
+                self.matrix = taps[0].detach() if self.size == 1 else self._dense()
+            else:
+                self.kernel = kernel_from_taps(taps.detach()).contiguous(memory_format=torch.channels_last)
+
+    def series(self, x: Tensor, coefficients: tuple[float, ...], scale: Tensor, out_channels: int) -> Tensor:
+        """First `out_channels` channels of p(scale * A) x, where p has the given real coefficients c_0, ..., c_d.
+
+        Horner's rule needs d applications of A. The first only reads the channels that x has (those beyond, up to
+        c, count as zero), the last only writes those that are kept.
+
+        Args:
+            x: (N, i, H, W) with i <= c, in the dtype of the taps.
+            coefficients: c_0, ..., c_d with d >= 1.
+            scale: a tensor with one element; it may require gradients.
+            out_channels: at most c.
+        """
+        result: Tensor = _Series.apply(x, self.taps, scale, self, coefficients, out_channels)  # type: ignore[no-untyped-call]
+        return result
+
+    def bilinear(self, left: Tensor, right: Tensor) -> Tensor:
+        """<left, A right> for two batches of maps that are constants; differentiable in the taps."""
+        result: Tensor = _Bilinear.apply(self.taps, self, left, right)  # type: ignore[no-untyped-call]
+        return result
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, keep: int | None = None) -> Tensor:
+        """First `keep` channels of A x for maps x of at most c channels; a fresh tensor, without gradients."""
+        keep = self.channels if keep is None else keep
+        n, i = x.shape[:2]
+        if not self.as_matrix:
+            return F.conv2d(x, self.kernel[:keep, :i], padding=self.size // 2)
+        flat = x.permute(0, 2, 3, 1).reshape(-1, i if self.size == 1 else self.height * self.width * i)
+        if i == self.channels:
+            y = F.linear(flat, self._matrix_rows(keep))
+        else:
+            # Few input channels are few columns; by skewness the same rows hold them: A x = -(x^T A)^T.
+            y = torch.mm(flat, self._matrix_rows(i)).neg_()
+            if keep < self.channels:
+                y = y.view(-1, self.channels)[:, :keep]
+        return y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
+
+    def _dense(self) -> Tensor:
+        """Matrix D with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns run over pixels, then channels."""
+        h, w, c = self.height, self.width, self.channels
+        matrix = self.taps.new_zeros(h, w, c, h, w, c)
+        for index, tap in enumerate(self.taps):
+            dy, dx = self._offset(len(self.taps) - 1 + index)
+            for y in range(max(0, -dy), min(h, h - dy)):
+                for x in range(max(0, -dx), min(w, w - dx)):
+                    matrix[y, x, :, y + dy, x + dx] = tap
+                    if index > 0:
+                        matrix[y + dy, x + dx, :, y, x] = -tap.T
+        return matrix.view(h * w * c, h * w * c)
+
+    def _offset(self, raster: int) -> tuple[int, int]:
+        """Spatial offset (dy, dx) of a tap of the full kernel, counted in raster order."""
+        return raster // self.size - self.size // 2, raster % self.size - self.size // 2
+
+    def _matrix_rows(self, channels: int) -> Tensor:
+        """Rows of the matrix that belong to the first `channels` channels of every pixel."""
+        if channels == self.channels:
+            return self.matrix
+        if channels not in self._rows:
+            blocks = self.matrix.view(-1, self.channels, self.matrix.shape[1])
+            self._rows[channels] = blocks[:, :channels].reshape(-1, self.matrix.shape[1])
+        return self._rows[channels]
+
+    def correlate(self, outer: Tensor, inner: Tensor) -> Tensor:
+        """Gradient of <outer, A inner> with respect to every tap of a full, unconstrained kernel: (k*k, o, i)."""
+        o, i = outer.shape[1], inner.shape[1]
+        if not self.by_taps:
+            kernel, pad = outer.new_empty(o, i, self.size, self.size), [self.size // 2] * 2
+            grads = torch.ops.aten.convolution_backward(
+                outer, inner, kernel, [0], [1, 1], pad, [1, 1], False, [0, 0], 1, [False, True, False]
+            )
+            return grads[1].permute(2, 3, 0, 1).reshape(-1, o, i)
+        h, w = self.height, self.width
+        a, b = outer.permute(2, 3, 0, 1), inner.permute(2, 3, 0, 1)
+        taps = outer.new_zeros(self.size**2, o, i)
+        for raster, tap in enumerate(taps):
+            dy, dx = self._offset(raster)
+            if abs(dy) < h and abs(dx) < w:
+                left = a[max(0, -dy) : h - max(0, dy), max(0, -dx) : w - max(0, dx)].reshape(-1, o)
+                right = b[max(0, dy) : h - max(0, -dy), max(0, dx) : w - max(0, -dx)].reshape(-1, i)
+                torch.mm(left.T, right, out=tap)
+        return taps
+
+    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps."""
+        groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        for outer, inner in pairs:
+            groups.setdefault((outer.shape[1], inner.shape[1]), []).append((outer, inner))
+        c = self.channels
+        full: Tensor | None = None
+        for (o, i), group in sorted(groups.items(), reverse=True):
+            part = self.correlate(torch.cat([a for a, _ in group]), torch.cat([b for _, b in group]))
+            if full is None:
+                full = part if (o, i) == (c, c) else F.pad(part, (0, c - i, 0, c - o))
+            else:
+                full[:, :o, :i] += part
+        assert full is not None
+        centre = len(full) // 2
+        # K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way.
+        folded = full[centre:] - full[: centre + 1].flip(0).transpose(1, 2)
+        folded[0] /= 2
+        return folded
+
+
+def _add_channels(y: Tensor, x: Tensor, scale: float) -> Tensor:
+    """y += scale * x on the channels that both have; in place."""
+    common = min(y.shape[1], x.shape[1])
+    y[:, :common].add_(x[:, :common], alpha=scale)
+    return y
+
+
+class _Series(torch.autograd.Function):
+    """p(s A) x by Horner's rule: t_d = c_d s^d x, t_j = A t_{j+1} + c_j s^j x, y = t_0.
+
+    With z_j = A^j g and A^T = -A the gradients are: for x, sum of c_j (-s)^j z_j; for A, sum of
+    (-1)^j z_j t_{j+1}^T; for s, <gradient for A, A> / s = sum of (-1)^j <z_j, A t_{j+1}> / s.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        taps: Tensor,
+        scale: Tensor,
+        operator: SkewOperator,
+        coefficients: tuple[float, ...],
+        out_channels: int,
+    ) -> Tensor:
+        s, degree = float(scale), len(coefficients) - 1
+        x = x.contiguous(memory_format=torch.channels_last)
+        scaled = [c * s**j for j, c in enumerate(coefficients)]
+        terms = [x]  # x, t_{d-1}, ..., t_1
+        for j in range(degree - 1, -1, -1):
+            current = operator(terms[-1], out_channels if j == 0 else operator.channels)
+            if j == degree - 1:
+                current.mul_(scaled[degree])
+            terms.append(_add_channels(current, x, scaled[j]))
+        ctx.save_for_backward(*terms[:-1])
+        ctx.operator, ctx.scaled, ctx.scale = operator, scaled, scale
+        return terms[-1]
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        operator, scaled, terms = ctx.operator, ctx.scaled, ctx.saved_tensors
+        x, degree = terms[0], len(scaled) - 1
+        needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
+        current = grad.contiguous(memory_format=torch.channels_last)
+        grad_x = _add_channels(torch.zeros_like(x), current, scaled[0]) if needs_x else None
+        pairs: list[tuple[Tensor, Tensor]] = []
+        radial = 0.0
+        for j in range(degree):
+            sign = (-1.0) ** j
+            inner = terms[degree - 1 - j]
+            if needs_scale and j > 0:
+                # A t_{j+1} = t_j - c_j s^j x, and <z_0, A t_1> is added below through <z_1, t_1>.
+                below = terms[degree - j]
+                radial += sign * (_dot(current, below) - scaled[j] * _dot(current, x))
+            if needs_taps:
+                factor = sign * (scaled[degree] if j == degree - 1 else 1.0)
+                pairs.append((current, inner) if factor == 1.0 else (current * factor, inner))
+            if j == degree - 1 and not needs_x and not (needs_scale and degree == 1):
+                break
+            following = operator(current, x.shape[1] if j == degree - 1 else operator.channels)
+            if needs_scale and j == 0:
+                radial -= _dot(following, terms[-1]) * (scaled[degree] if degree == 1 else 1.0)
+            current = following
+            if grad_x is not None:
+                _add_channels(grad_x, current, -sign * scaled[j + 1])
+        grad_taps = operator.tap_gradient(pairs) if needs_taps else None
+        grad_scale = torch.full_like(ctx.scale, radial / float(ctx.scale)) if needs_scale else None
+        return grad_x, grad_taps, grad_scale, None, None, None
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """Inner product over the channels that both have, summed in at least float32."""
+    common = min(a.shape[1], b.shape[1])
+    product = a[:, :common] * b[:, :common]
+    return float(product.sum(dtype=torch.promote_types(a.dtype, torch.float32)))
+
+
+class _Bilinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, taps: Tensor, operator: SkewOperator, left: Tensor, right: Tensor) -> Tensor:
+        ctx.operator, ctx.left, ctx.right = operator, left, right
+        return (left * operator(right)).sum(dtype=torch.promote_types(left.dtype, torch.float32))
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.operator.tap_gradient([(ctx.left * grad.to(ctx.left.dtype), ctx.right)]), None, None, None

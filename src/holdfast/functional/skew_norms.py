@@ -1,0 +1,83 @@
+"""Estimates of how large a skew convolution is, by which SOC scales its kernel. None of them enters a certificate.
+
+Both return a norm that is differentiable in the taps, with the singular vectors held constant: the derivative of
+the largest singular value s = <v, A u> is the derivative of that product at fixed u and v.
+"""
+
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.functional.skew import SkewOperator, kernel_from_taps
+
+CONVERGED_ITERATIONS = 200
+
+
+def start_vector(like: Tensor, *shape: int) -> Tensor:
+    """A unit vector that is the same in every process and at every call."""
+    vector = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (vector / vector.norm()).to(like.device, like.dtype)
+
+
+def operator_norm_estimate(operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H, W).
+
+    Stops early when the estimate no longer changes. Returns the estimate (from below) and the next vector.
+    """
+    with torch.no_grad():
+        right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
+        previous = None
+        for step in range(iterations):
+            image = operator(right)
+            length = torch.linalg.vector_norm(image, dtype=torch.promote_types(image.dtype, torch.float32))
+            left = image / length.clamp_min(torch.finfo(length.dtype).tiny).to(image.dtype)
+            if step + 1 == iterations or _settled(length, previous):
+                break
+            previous, right = length, left
+    return operator.bilinear(left, right), left
+
+
+def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Smallest of the spectral norms of the kernel's four matrix reshapes, each by power iteration.
+
+    The reshapes are c x ck^2, ck^2 x c, ck x ck with height beside outputs, and ck x ck with width beside outputs.
+    For a skew kernel the first two are each other's transpose up to signs and order, and so are the last two:
+    two norms are enough. k times the smallest is at least the operator norm (Singla and Feizi, 2021).
+
+    Args:
+        taps: (T, c, c), centre first.
+        vectors: (c k^2 + c k,), the two right vectors one after the other.
+        iterations: power iterations for each.
+    """
+    kernel = kernel_from_taps(taps.to(torch.promote_types(taps.dtype, torch.float32)))
+    c, size = kernel.shape[0], kernel.shape[-1]
+    flat = kernel.reshape(c, -1)
+    square = kernel.permute(0, 2, 1, 3).reshape(c * size, c * size)
+    norms, rights = [], []
+    for matrix, start in zip((flat, square), vectors.split([c * size**2, c * size]), strict=True):
+        with torch.no_grad():
+            right, previous = start.to(matrix.dtype), None
+            for _ in range(iterations):
+                left = F.normalize(matrix @ right, dim=0)
+                image = matrix.T @ left
+                length = image.norm()
+                right = F.normalize(image, dim=0)
+                if _settled(length, previous):
+                    break
+                previous = length
+        norms.append(left @ (matrix @ right))
+        rights.append(right)
+    return torch.minimum(*norms), torch.cat(rights)
+
+
+def _settled(length: Tensor, previous: Tensor | None) -> bool:
+    if previous is None:
+        return False
+    return bool((length - previous).abs() <= 4 * torch.finfo(length.dtype).eps * length)
+
+
+def kernel_norm_vectors(like: Tensor, channels: int, size: int) -> Tensor:
+    """Starting vectors for `kernel_norm_estimate`, unit length each."""
+    return start_vector(like, channels * size**2 + channels * size) * sqrt(2)

@@ -1,0 +1,173 @@
+"""Inference forms of SOC: a polynomial in a stored skew kernel and, for tiny maps, one matrix."""
+
+from itertools import pairwise
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.modulus import polynomial_modulus_upper_bound
+from holdfast.functional.skew import transpose_kernel
+from holdfast.functional.spectral import matrix_norm_upper_bound, zero_padded_convolution_norm_upper_bound
+from holdfast.nn.lipschitz import LipschitzModule, Shape
+
+
+class FrozenSeries(LipschitzModule):
+    """y = p(A) x + b on zero-padded maps, A the convolution of a stored kernel that is exactly skew.
+
+    Args:
+        kernel: (c, c, k, k) with kernel[o, i, t] = -kernel[i, o, -t] to the bit.
+        coefficients: of p, from the constant term up.
+        in_channels: channels of the input, before the space-to-depth of stride 2.
+        out_channels: how many of the c channels are kept.
+        stride: 1 or 2.
+        bias: (out_channels,) or None.
+
+    Guarantee: `lipschitz_bound` is max |p(iy)| over |y| <= rho for a proved rho >= ||A||, because a polynomial
+    of a skew operator is normal; padding with zero channels and dropping channels never increase a norm.
+    """
+
+    kernel: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        kernel: Tensor,
+        coefficients: tuple[float, ...],
+        *,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        bias: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.stride = in_channels, out_channels, stride
+        self.coefficients = coefficients
+        self.register_buffer("kernel", kernel.detach().contiguous(memory_format=torch.channels_last))
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to (N, in_channels, H, W)."""
+        y = self.linear(x)
+        return y if self.bias is None else y.add_(self.bias.view(-1, 1, 1))
+
+    def linear(self, x: Tensor) -> Tensor:
+        """p(A) x by Horner's rule, without the bias."""
+        x = F.pixel_unshuffle(x, 2) if self.stride == 2 else x
+        x = x.contiguous(memory_format=torch.channels_last)
+        padding, degree = self.kernel.shape[-1] // 2, len(self.coefficients) - 1
+        y = x
+        for power in range(degree - 1, -1, -1):
+            rows = self.kernel if power > 0 else self.kernel[: self.out_channels]
+            y = F.conv2d(y, rows[:, : y.shape[1]], padding=padding)
+            if power == degree - 1:
+                y.mul_(self.coefficients[degree])
+            common = min(y.shape[1], x.shape[1])
+            y[:, :common].add_(x[:, :common], alpha=self.coefficients[power])
+        return y
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """(out_channels, H / stride, W / stride)."""
+        channels, height, width = input_shape
+        if channels != self.in_channels or height % self.stride or width % self.stride:
+            raise ArgumentError(
+                f"FrozenSeries: expected {self.in_channels} channels, got shape {input_shape}"
+            )
+        return (self.out_channels, height // self.stride, width // self.stride)
+
+    def operator_norm_bound(self, input_shape: Shape) -> float:
+        """A proved rho >= ||A|| on maps of this size."""
+        if not torch.equal(transpose_kernel(self.kernel), -self.kernel):
+            raise NotProvedError(
+                "FrozenSeries: the kernel is not skew, so nothing is known of p(A); freeze again"
+            )
+        _, height, width = self.output_shape(input_shape)
+        return zero_padded_convolution_norm_upper_bound(self.kernel, height, width)
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """max |p(iy)| over |y| <= rho, a scalar problem that is solved exactly."""
+        return polynomial_modulus_upper_bound(self.coefficients, self.operator_norm_bound(input_shape))
+
+    def extra_repr(self) -> str:
+        """Shapes and degree."""
+        size = self.kernel.shape[-1]
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={size}, stride={self.stride}, "
+            f"degree={len(self.coefficients) - 1}"
+        )
+
+
+class FrozenMatrix(LipschitzModule):
+    """y = M x + b with one dense matrix over all pixels and channels of maps of one size.
+
+    Args:
+        matrix: (output size, input size), over channels, then rows, then columns.
+        bias: one number per output channel, or None.
+        input_shape: (C, H, W) of the maps it takes.
+        output_shape: (C', H', W') of the maps it makes.
+    """
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None, input_shape: Shape, output_shape: Shape) -> None:
+        super().__init__()
+        self.takes, self.makes = tuple(input_shape), tuple(output_shape)
+        pixels = output_shape[1] * output_shape[2]
+        self.register_buffer("matrix", matrix.detach())
+        self.register_buffer("bias", None if bias is None else bias.detach().repeat_interleave(pixels))
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, layer: FrozenSeries, input_shape: Shape, chunk: int = 1024) -> Self:
+        """The matrix that `layer` applies to maps of one shape, found column by column."""
+        size = input_shape[0] * input_shape[1] * input_shape[2]
+        output_shape = layer.output_shape(input_shape)
+        columns = []
+        for start in range(0, size, chunk):
+            count = min(chunk, size - start)
+            basis = layer.kernel.new_zeros(count, size)
+            basis[torch.arange(count), torch.arange(start, start + count)] = 1
+            columns.append(layer.linear(basis.view(count, *input_shape)).flatten(1))
+        return cls(torch.cat(columns).T.contiguous(), layer.bias, input_shape, output_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the matrix to a batch of maps."""
+        self.output_shape(tuple(x.shape[1:]))
+        return F.linear(x.flatten(1), self.matrix, self.bias).view(-1, *self.makes)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The one shape it makes of the one shape it takes."""
+        if tuple(input_shape) != self.takes:
+            raise ArgumentError(
+                f"FrozenMatrix: frozen for maps of shape {self.takes}, got {tuple(input_shape)}; freeze the model "
+                "for that shape"
+            )
+        return self.makes
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Proved bound on the largest singular value of the stored matrix."""
+        self.output_shape(input_shape)
+        return matrix_norm_upper_bound(self.matrix)
+
+    def extra_repr(self) -> str:
+        """Shapes."""
+        return f"{self.takes} -> {self.makes}"
+
+
+def matrix_is_cheaper(layer: FrozenSeries, input_shape: Shape) -> bool:
+    """Cost model: multiplications per image.
+
+    A matrix costs rows x columns multiplications per image, the series a full convolution per degree but for the
+    channels that the first does not read and the last does not write. Matrices beyond 2^26 entries (256 MiB in
+    float32) are never worth their memory.
+    """
+    out, height, width = layer.output_shape(input_shape)
+    entries = input_shape[0] * input_shape[1] * input_shape[2] * out * height * width
+    channels, size = layer.kernel.shape[0], layer.kernel.shape[-1]
+    degree = len(layer.coefficients) - 1
+    widths = [layer.in_channels * layer.stride**2, *[channels] * (degree - 1), out]
+    series = sum(a * b for a, b in pairwise(widths)) * size**2 * height * width
+    return entries <= 2**26 and entries < series

@@ -1,0 +1,192 @@
+"""Skew orthogonal convolution."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import choose
+from holdfast.functional.series import SERIES, Series
+from holdfast.functional.skew import SkewOperator, kernel_from_taps, skew_taps
+from holdfast.functional.skew_norms import (
+    CONVERGED_ITERATIONS,
+    kernel_norm_estimate,
+    kernel_norm_vectors,
+    operator_norm_estimate,
+    start_vector,
+)
+from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
+from holdfast.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+
+
+@register_convolution("soc")
+class SOC(OrthogonalConv2d):
+    r"""Orthogonal convolution as a polynomial in a skew-symmetric one, with zero padding.
+
+    .. math:: y = p(A) x + b, \qquad A = \frac{r}{\mathrm{norm}(S)} S, \quad S^T = -S
+
+    The operator works on c = max(stride^2 in_channels, out_channels) channels: the input is padded with zero
+    channels, the first out_channels are kept. For skew A the matrix p(A) is normal with eigenvalues p(iy),
+    |y| <= ||A||, so it is orthogonal exactly as far as |p(iy)| = 1.
+
+    - ``series="isometric"``: p has the lowest degree that makes |p(iy)| close to 1 on the interval, with
+      max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
+      Training and evaluation use the same p.
+    - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
+      times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp; in
+      training a lower degree is used whose error is no larger than that of the paper's five Taylor terms.
+
+    Guarantee:
+        1-Lipschitz for the isometric series, 1 + 2.42e-6 for the exponential, in evaluation and under zero
+        padding, up to what `lipschitz_bound` proves of the weights at hand.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: 1, 3 or 5.
+        stride: 1 or 2; stride 2 is a 2x2 space-to-depth first.
+        bias: add a learnable bias per output channel.
+        series: "isometric" or "exponential".
+
+    Shape:
+        (N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)
+
+    Example:
+        >>> layer = SOC(3, 8, 3, stride=2).eval()
+        >>> layer(torch.rand(2, 3, 6, 4)).shape
+        torch.Size([2, 8, 3, 2])
+
+    Paper: section 3 (problem setup); Singla and Feizi, Skew Orthogonal Convolutions, ICML 2021.
+    """
+
+    kernel_sizes = (1, 3, 5)
+    vector: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        bias: bool = True,
+        series: str = "isometric",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
+        )
+        self.series = choose("series", series, SERIES)
+        c = self.channels = max(self.map_channels, out_channels)
+        taps = (kernel_size**2 + 1) // 2
+        self.weight = nn.Parameter(torch.randn(taps, c, c, device=device, dtype=dtype) * c**-0.5)
+        # The right singular vectors that training carries from step to step; evaluation never reads them.
+        self.register_buffer("vector", self.weight.new_empty(0))
+
+    @property
+    def evaluation_series(self) -> Series:
+        """The polynomial that runs in evaluation mode, and in certificates."""
+        return SERIES[self.series].evaluation[self.kernel_size]
+
+    @property
+    def training_series(self) -> Series:
+        """The polynomial that runs in training mode."""
+        return SERIES[self.series].training[self.kernel_size]
+
+    @property
+    def orthogonality_error(self) -> float:
+        """Largest | |p(iy)| - 1 | on the interval that the scaled operator's norm stays in."""
+        return self.evaluation_series.modulus_error
+
+    def transform(self, x: Tensor) -> Tensor:
+        """p(A) x on (N, map_channels, H, W)."""
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
+        height, width = x.shape[2:]
+        if self.weights_are_constant():
+            known: dict[Any, tuple[SkewOperator, Tensor]] = self.cache.get((self.weight,), dict)
+            key = (height, width, dtype)
+            if key not in known:
+                known.clear()
+                known[key] = self._scaled_operator(height, width, dtype)
+            operator, scale = known[key]
+            series = self.evaluation_series
+        elif not self.training:
+            operator, scale = self._scaled_operator(height, width, dtype)
+            series = self.evaluation_series
+        else:
+            operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
+            scale = self._training_scale(operator)
+            series = self.training_series
+        return operator.series(x.to(dtype), series.coefficients, scale, self.out_channels)
+
+    def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> tuple[SkewOperator, Tensor]:
+        """The operator on maps of one size and the factor that makes it A; a function of the weights alone."""
+        exact = SkewOperator(skew_taps(self.weight), height, width)
+        norm, _ = self._norm(exact, self._start(exact), CONVERGED_ITERATIONS)
+        operator = exact if dtype == self.weight.dtype else SkewOperator(exact.taps.to(dtype), height, width)
+        return operator, SERIES[self.series].target[self.kernel_size] / norm
+
+    def _training_scale(self, operator: SkewOperator) -> Tensor:
+        """One power iteration from where the last step ended, many at the first step."""
+        start = self._start(operator)
+        fresh = self.vector.shape != start.shape
+        norm, vector = self._norm(
+            operator, start if fresh else self.vector, CONVERGED_ITERATIONS if fresh else 1
+        )
+        self.vector = vector.to(self.weight.dtype)
+        return SERIES[self.series].target[self.kernel_size] / norm
+
+    def _norm(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+        if SERIES[self.series].by_operator_norm:
+            return operator_norm_estimate(operator, vector, iterations)
+        return kernel_norm_estimate(operator.taps, vector, iterations)
+
+    def _start(self, operator: SkewOperator) -> Tensor:
+        if SERIES[self.series].by_operator_norm:
+            return start_vector(self.weight, 1, self.channels, operator.height, operator.width)
+        return kernel_norm_vectors(self.weight, self.channels, self.kernel_size)
+
+    @torch.no_grad()
+    def scaled_kernel(self, height: int, width: int) -> Tensor:
+        """Kernel (c, c, k, k) of A as evaluation uses it on maps of this size; exactly skew."""
+        operator, scale = self._scaled_operator(height, width, self.weight.dtype)
+        return kernel_from_taps(operator.taps * scale)
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """A polynomial in a stored kernel or, on tiny maps, one matrix."""
+        _, height, width = self.output_shape(input_shape)
+        frozen = FrozenSeries(
+            self.scaled_kernel(height, width),
+            self.evaluation_series.coefficients,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            stride=self.stride,
+            bias=self.bias,
+        )
+        return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """max |p(iy)| on |y| <= rho, with a proved rho >= ||A|| for the very kernel and polynomial that run."""
+        _, height, width = self.output_shape(input_shape)
+        kernel = self.scaled_kernel(height, width)
+        return FrozenSeries(
+            kernel,
+            self.evaluation_series.coefficients,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            stride=self.stride,
+            bias=self.bias,
+        ).lipschitz_bound(input_shape)
+
+    def extra_repr(self) -> str:
+        """The arguments, in the order and form of `nn.Conv2d`."""
+        return f"{super().extra_repr()}, series={self.series!r}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The vector takes the shape of the maps at the first training step, so a fresh layer has yet to learn it.
+        saved = state_dict.get(prefix + "vector")
+        if saved is not None and saved.shape != self.vector.shape:
+            self.vector = self.vector.new_empty(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
