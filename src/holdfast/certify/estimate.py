@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import ArgumentError
 from holdfast.nn.lipschitz import LipschitzModule, Shape
-from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
+from holdfast.nn.walk import device_of, input_shape_of, placed_layers, unwrap
 
 # Layers are affine, or piecewise linear with few pieces this close to a random point. The step only has to
 # stand clear of float64 rounding.
@@ -43,7 +43,7 @@ def layer_estimates(
     model = unwrap(model)
     shape = input_shape_of(model, input_shape)
     exact = copy.deepcopy(model).double().eval().requires_grad_(False)
-    device = next((*exact.parameters(), *exact.buffers()), torch.empty(0)).device
+    device = device_of(exact)
     with torch.autocast(device.type, enabled=False):
         return {
             path: _layer_estimate(layer, at, iterations, device)

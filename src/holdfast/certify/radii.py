@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from holdfast.certify.bounds import body_upper_bound
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.margins import pair_certificates
-from holdfast.nn.walk import input_shape_of, split_head, unwrap
+from holdfast.nn.walk import device_of, input_shape_of, split_head, unwrap
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,11 @@ def certify(model: nn.Module, images: Tensor, *, batch_size: int = 256) -> Certi
     check_images(model, images)
     exact = copy.deepcopy(model).double().eval().requires_grad_(False)
     body, head = split_head(exact)
-    tensor = next((*exact.parameters(), *exact.buffers()), images)
-    with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
+    device = device_of(exact)
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         lipschitz = body_upper_bound(body, tuple(images.shape[1:]))
-        logits = [
-            head(body(part.to(tensor.device, torch.float64))).cpu() for part in images.split(batch_size)
-        ]
+        parts = torch.split(images, batch_size)
+        logits = [head(body(part.to(device, torch.float64))).cpu() for part in parts]
         distances = head.pair_distance_bounds().cpu()
     return certify_logits(torch.cat(logits), distances, lipschitz)
 

@@ -55,7 +55,8 @@ class LipConvnetConfig:
     @property
     def features(self) -> int:
         """Length of the vector that enters the head."""
-        return self.width * 2**self.stages * (self.image_size >> self.stages) ** 2
+        side = self.image_size >> self.stages
+        return (self.width << self.stages) * side * side
 
 
 class LipConvnet(nn.Sequential):

@@ -70,8 +70,7 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
             model = lipconvnet(**dataclasses.asdict(config))
         except ArgumentError as error:
             raise CheckpointError(f"{file}: describes a network that cannot be built ({error})") from error
-    _check_tensors(file, model.state_dict(), tensors)
-    model.load_state_dict(tensors, assign=True)
+    _fill(file, model, tensors)
     return model.eval()
 
 
@@ -137,25 +136,30 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _config(file: Path, header: dict[str, Any]) -> LipConvnetConfig:
-    config = header.get("config")
+    config: Any = header.get("config")
     known = {field.name for field in dataclasses.fields(LipConvnetConfig)}
     if not isinstance(config, dict) or set(config) != known:
         differing = sorted(known ^ set(config or ()))
         raise CheckpointError(f"{file}: its description lacks or adds settings: {', '.join(differing)}")
-    return LipConvnetConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()})
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    return LipConvnetConfig(**settings)
 
 
-def _check_tensors(file: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+def _fill(file: Path, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put the tensors into the model in the precision they were saved in, or name all that do not fit."""
+    expected = model.state_dict()
     problems = []
-    if missing := sorted(expected.keys() - found.keys()):
+    if missing := sorted(expected.keys() - tensors.keys()):
         problems.append(f"missing {', '.join(missing)}")
-    if extra := sorted(found.keys() - expected.keys()):
+    if extra := sorted(tensors.keys() - expected.keys()):
         problems.append(f"extra {', '.join(extra)}")
-    for name in sorted(expected.keys() & found.keys()):
-        want, got = expected[name], found[name]
-        if want.shape != got.shape:
-            problems.append(f"{name} expected shape {tuple(want.shape)}, got {tuple(got.shape)}")
-        elif want.is_floating_point() != got.is_floating_point():
-            problems.append(f"{name} expected {want.dtype}, got {got.dtype}")
+    for name in sorted(expected.keys() & tensors.keys()):
+        if expected[name].is_floating_point() != tensors[name].is_floating_point():
+            problems.append(f"{name} expected {expected[name].dtype}, got {tensors[name].dtype}")
+    try:
+        # Shapes are the layers' own business: some buffers take theirs from the first training step.
+        model.load_state_dict(tensors, strict=False, assign=True)
+    except RuntimeError as error:
+        problems += [line.strip().rstrip(".") for line in str(error).splitlines()[1:]]
     if problems:
         raise CheckpointError(f"{file}: does not fit the network that it describes: {'; '.join(problems)}")

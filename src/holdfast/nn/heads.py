@@ -208,7 +208,7 @@ class OrthogonalHead(Head):
     With more classes than features the columns are orthonormal instead; ||W^T (e_i - e_j)|| <= sqrt(2) still
     holds, and so does every certificate.
 
-    Guarantee: `pair_distance_bounds` is sqrt(2) times the proved bound of the linear map, rounded up.
+    Guarantee: `pair_distance_bounds` are proved for the rows as computed, sqrt(2) up to their rounding.
 
     Args:
         in_features: length of the feature vector.
@@ -235,16 +235,14 @@ class OrthogonalHead(Head):
         return (ones * math.sqrt(2)).fill_diagonal_(0)
 
     def pair_distance_bounds(self) -> Tensor:
-        """sqrt(2) times the norm of the map, rounded up."""
-        norm = self.linear.lipschitz_bound((self.in_features,))
-        # Two roundings to nearest (of sqrt(2) and of the product) are outweighed by four steps upwards.
-        distance = norm * math.sqrt(2) * (1 + 4 * torch.finfo(torch.float64).eps)
-        device = next(self.linear.parameters()).device
-        bounds = torch.full(
-            (self.num_classes, self.num_classes), distance, device=device, dtype=torch.float64
-        )
-        return bounds.fill_diagonal_(0)
+        """Distances between the rows as they come out of the orthogonalisation, rounded up."""
+        return margins.pair_distance_bounds(self.linear.freeze((self.in_features,)).weight)
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
         """That of the orthogonal linear map."""
         return self.linear.lipschitz_bound(input_shape)
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """The orthonormal rows as a buffer."""
+        frozen = self.linear.freeze(input_shape)
+        return ConstantHead(frozen.weight, frozen.bias)

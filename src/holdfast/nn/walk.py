@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
@@ -45,6 +46,11 @@ def find_head(model: nn.Module) -> Head:
         "model: expected an nn.Sequential that ends in a head (NormalizedLinear, OrthogonalHead), "
         f"got {type(model).__name__}{ending}"
     )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model lives; the CPU if it holds no tensors."""
+    return next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
 def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
@@ -91,7 +97,9 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
     model = unwrap(model)
     children = OrderedDict(model.named_children())
     last = next(reversed(children.values()), None)
-    plain = isinstance(model, nn.Sequential) and isinstance(last, nn.Linear)
-    head = ConstantHead(last.weight, last.bias) if plain else find_head(model)
+    if isinstance(model, nn.Sequential) and isinstance(last, nn.Linear):
+        head: Head = ConstantHead(last.weight, last.bias)
+    else:
+        head = find_head(model)
     children.popitem()
     return nn.Sequential(children), head

@@ -1,0 +1,20 @@
+"""What every test shares: seeded random numbers, Hypothesis without deadlines, global settings kept."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("holdfast", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """Every test draws the same random numbers, alone or among others, and leaves torch's settings alone."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.manual_seed(0)
+    yield
+    assert torch.get_default_dtype() == dtype, "a test changed the default dtype"
+    assert torch.get_num_threads() == threads, "a test changed the number of threads"

@@ -1,0 +1,254 @@
+"""What every registered convolution promises; a new one is picked up from the registry, unnamed here."""
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import ArgumentError
+from holdfast.nn import CONVOLUTIONS, LipschitzModule, OrthogonalConv2d
+from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
+from tests.contracts.histories import HISTORIES, Build
+
+
+class Case(NamedTuple):
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    height: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.inputs, self.height, self.width)
+
+
+CASES = [
+    Case(3, 3, 3, 1, 4, 4),
+    Case(2, 5, 3, 1, 5, 3),  # more channels, odd map
+    Case(5, 2, 3, 1, 3, 4),  # fewer channels
+    Case(4, 4, 1, 1, 3, 2),
+    Case(3, 4, 3, 1, 1, 1),  # a kernel larger than the map
+    Case(3, 3, 3, 1, 2, 1),
+    Case(2, 8, 3, 2, 4, 6),  # stride 2, square
+    Case(2, 3, 3, 2, 4, 4),  # stride 2, fewer channels
+    Case(1, 6, 1, 2, 2, 4),  # stride 2, more channels
+    Case(2, 3, 5, 1, 4, 5),
+]
+
+
+def cases(chosen: list[Case]) -> list[object]:
+    return [
+        pytest.param(name, case, id=f"{name}-{'-'.join(map(str, case))}")
+        for name, kind in CONVOLUTIONS.items()
+        for case in chosen
+        if case.kernel in kind.kernel_sizes
+    ]
+
+
+def builder(name: str, case: Case) -> Callable[[], OrthogonalConv2d]:
+    return lambda: CONVOLUTIONS[name](case.inputs, case.outputs, case.kernel, stride=case.stride)
+
+
+every_case = pytest.mark.parametrize(("name", "case"), cases(CASES))
+few_cases = pytest.mark.parametrize(("name", "case"), cases([CASES[1], CASES[7]]))
+
+
+@every_case
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
+def test_the_jacobian_is_orthogonal(name: str, case: Case, history: Callable[..., nn.Module]) -> None:
+    build = builder(name, case)
+    layer = history(build, case.shape)
+    jacobian = dense_jacobian(layer, case.shape)
+    # A frozen layer has no error of its own to state; the layer it came from has.
+    error = getattr(layer, "orthogonality_error", build().double().orthogonality_error)
+    assert worst_singular_value(jacobian) <= error + rounding(jacobian)
+
+
+@every_case
+def test_forward_and_backward_are_the_same_matrix(name: str, case: Case) -> None:
+    layer = builder(name, case)().double().eval()
+    forward, backward = dense_matrix(layer, case.shape), dense_jacobian(layer, case.shape)
+    torch.testing.assert_close(forward, backward, rtol=0, atol=rounding(forward))
+
+
+@every_case
+def test_the_shapes_are_those_of_conv2d(name: str, case: Case) -> None:
+    layer = builder(name, case)()
+    plain = nn.Conv2d(case.inputs, case.outputs, case.kernel, stride=case.stride, padding=case.kernel // 2)
+    x = torch.randn(2, *case.shape)
+    assert layer(x).shape == plain(x).shape == (2, *layer.output_shape(case.shape))
+
+
+@every_case
+def test_the_bound_holds_and_is_close(name: str, case: Case) -> None:
+    layer = builder(name, case)().double().eval()
+    norm = float(torch.linalg.matrix_norm(dense_jacobian(layer, case.shape), 2))
+    bound = layer.lipschitz_bound(case.shape)
+    assert bound >= norm * (1 - 1e-14)
+    # Against the largest the layer admits to, since a small map need not reach it.
+    assert bound <= (1 + layer.orthogonality_error) * (1 + 1e-4)
+
+
+@few_cases
+def test_gradcheck(name: str, case: Case) -> None:
+    layer = builder(name, case)().double().eval()
+    x = torch.randn(2, *case.shape, dtype=torch.float64, requires_grad=True)
+    names, values = zip(
+        *((n, p.detach().clone().requires_grad_()) for n, p in layer.named_parameters()), strict=True
+    )
+
+    def run(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
+
+
+@few_cases
+def test_single_precision_agrees(name: str, case: Case) -> None:
+    layer = builder(name, case)().eval()
+    exact = copy.deepcopy(layer).double()
+    x = torch.randn(3, *case.shape)
+    with torch.no_grad():
+        error = (layer(x) - exact(x.double())).norm() / exact(x.double()).norm()
+    assert error < 1e-5  # eps is 6e-8, times the few dozen operations behind each output
+
+
+@few_cases
+def test_bfloat16_autocast_agrees_in_training_and_evaluation(name: str, case: Case) -> None:
+    layer = builder(name, case)()
+    x = torch.randn(3, *case.shape)
+    for mode in (True, False):
+        layer.train(mode)
+        plain = layer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = layer(x)
+            half.float().square().sum().backward()
+        # eps is 4e-3; a polynomial of degree 12 adds up a few of them.
+        assert float((half.float() - plain).detach().norm() / plain.detach().norm()) < 0.05
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+        assert all(p.dtype == torch.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_the_gradient_keeps_its_norm_through_40_layers(name: str) -> None:
+    layers = nn.Sequential(*(CONVOLUTIONS[name](4, 4, 3) for _ in range(40))).eval()
+    x = torch.randn(2, 4, 4, 4, requires_grad=True)
+    u = torch.randn(2, 4, 4, 4)
+    (gradient,) = torch.autograd.grad(layers(x), x, u)
+    gain = gradient.flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)
+    assert float((gain - 1).abs().max()) < 0.01
+
+
+@few_cases
+def test_evaluation_depends_on_nothing_that_ran_before(name: str, case: Case) -> None:
+    layer = builder(name, case)().double()
+    x = torch.randn(2, *case.shape, dtype=torch.float64)
+    with torch.no_grad():
+        before = layer.eval()(x)
+        layer.train()
+        for _ in range(3):
+            layer(torch.randn(2, *case.shape, dtype=torch.float64))
+        assert torch.equal(layer.eval()(x), before)
+
+
+@few_cases
+def test_evaluation_is_the_same_with_and_without_gradients(name: str, case: Case) -> None:
+    layer = builder(name, case)().double().eval()
+    x = torch.randn(2, *case.shape, dtype=torch.float64)
+    with torch.no_grad():
+        quick = layer(x)
+    with torch.inference_mode():
+        inferred = layer(x)
+    torch.testing.assert_close(layer(x).detach(), quick, rtol=0, atol=1e-13)
+    torch.testing.assert_close(inferred.clone(), quick, rtol=0, atol=1e-13)
+    # What inference mode has left behind must not disturb a backward pass.
+    layer.requires_grad_(False)
+    y = layer(x.clone().requires_grad_())
+    y.sum().backward()
+
+
+@few_cases
+@pytest.mark.parametrize("edit", ["data", "in place", "assigned data", "load_state_dict", "to"])
+def test_a_change_of_weights_is_seen(name: str, case: Case, edit: str) -> None:
+    layer, other = builder(name, case)().double().eval(), builder(name, case)().double().eval()
+    x = torch.randn(2, *case.shape, dtype=torch.float64)
+    with torch.no_grad():
+        layer(x)
+        if edit == "load_state_dict":
+            layer.load_state_dict(other.state_dict())
+        for mine, theirs in zip(layer.parameters(), other.parameters(), strict=True):
+            if edit == "data":
+                mine.data.copy_(theirs)
+            elif edit == "in place":
+                mine.copy_(theirs)
+            elif edit == "assigned data":
+                mine.data = theirs.data.clone()
+        if edit == "to":
+            layer, other = layer.float(), copy.deepcopy(layer).float()
+            x = x.float()
+        assert torch.equal(layer(x), other(x))
+
+
+@few_cases
+@pytest.mark.parametrize("how", ["deepcopy", "state_dict", "frozen"])
+def test_copies_compute_the_same(name: str, case: Case, how: str) -> None:
+    build: Build = builder(name, case)
+    layer = HISTORIES[1](build, case.shape)
+    assert isinstance(layer, LipschitzModule)
+    x = torch.randn(2, *case.shape, dtype=torch.float64)
+    if how == "deepcopy":
+        twin: nn.Module = copy.deepcopy(layer)
+    elif how == "state_dict":
+        twin = build().double().eval()
+        twin.load_state_dict(layer.state_dict())
+    else:
+        twin = layer.freeze(case.shape)
+        assert not list(twin.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=1e-11 if how == "frozen" else 0)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_without_bias(name: str) -> None:
+    layer = CONVOLUTIONS[name](2, 3, 3, bias=False).eval()
+    assert layer.bias is None
+    assert "bias=False" in repr(layer)
+    assert not layer(torch.zeros(1, 2, 4, 4)).any()
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"in_channels": 0}, "in_channels: expected a positive integer, got 0"),
+        ({"out_channels": -1}, "out_channels: expected a positive integer, got -1"),
+        ({"out_channels": 2.0}, "out_channels: expected a positive integer, got 2.0"),
+        ({"kernel_size": 2}, "kernel_size: .* takes 1, 3"),
+        ({"stride": 3}, "stride: expected 1 or 2, got 3"),
+    ],
+)
+def test_bad_arguments(name: str, arguments: dict[str, int], message: str) -> None:
+    good = {"in_channels": 2, "out_channels": 3, "kernel_size": 3}
+    with pytest.raises(ArgumentError, match=message):
+        CONVOLUTIONS[name](**{**good, **arguments})
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(2, 4, 4), r"expected a batch of maps \(N, C, H, W\), got shape \(2, 4, 4\)"),
+        (torch.zeros(1, 3, 4, 4), r"expected maps of 2 channels, got shape \(3, 4, 4\)"),
+        (torch.zeros(1, 2, 5, 4), "stride 2 needs a map of even height and width, got 5x4"),
+        (torch.zeros(1, 2, 4, 4, dtype=torch.int64), "expected floating point input, got torch.int64"),
+    ],
+    ids=["rank", "channels", "odd map", "dtype"],
+)
+def test_bad_input(name: str, x: torch.Tensor, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        CONVOLUTIONS[name](2, 3, 3, stride=2)(x)
