@@ -4,7 +4,7 @@ from holdfast.data.archives import ARCHIVES, data_root
 from holdfast.data.augment import Augmentation, CropFlip, crop_and_flip
 from holdfast.data.batches import Batches
 from holdfast.data.dataset import Dataset, to_float
-from holdfast.data.download import download
+from holdfast.data.fetch import download
 from holdfast.data.image import read_image
 from holdfast.data.sources import NAMES, load
 from holdfast.data.split import HeldOut, hold_out

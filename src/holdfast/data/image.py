@@ -37,7 +37,10 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
             _check(image)
             upright = _as_rgb(ImageOps.exif_transpose(image))
         if image_size is not None:
-            upright = ImageOps.fit(upright, (image_size, image_size), Image.Resampling.BICUBIC)
+            side = min(upright.size)
+            left, top = (upright.width - side) // 2, (upright.height - side) // 2
+            square = upright.crop((left, top, left + side, top + side))
+            upright = square.resize((image_size, image_size), Image.Resampling.BICUBIC)
     except Exception as error:
         # Decoders of damaged files raise almost any type; the file is at fault in each case.
         raise DataError(f"{path}: cannot be read as a PNG, JPEG or WebP image: {error}") from error

@@ -90,10 +90,10 @@ def _fetch_checked(archive: Archive, url: str, part: Path, progress: Progress | 
 
 def _fetch(archive: Archive, url: str, part: Path, progress: Progress | None) -> None:
     """Append to `part` until it has the archive's size, with a new request wherever the last one broke."""
+    if _size(part) > archive.size:
+        part.unlink()
     most, idle = _size(part), 0
-    while (have := _size(part)) != archive.size:
-        if have > archive.size:
-            part.unlink()
+    while _size(part) != archive.size:
         reason = "the connection was closed early"
         try:
             _transfer(archive, url, part, progress)
@@ -139,7 +139,7 @@ def _open(url: str, offset: int) -> http.client.HTTPResponse:
     except http.client.HTTPException as error:
         raise _BrokenTransferError(f"{type(error).__name__}: {error}") from error
     except OSError as error:
-        # URLError wraps what the socket says. A broken connection may work next time, an unknown host will not.
+        # URLError wraps what the socket says. A broken connection may work next time, no other fault will.
         reason = getattr(error, "reason", error)
         if isinstance(reason, ConnectionError | TimeoutError):
             raise _BrokenTransferError(str(reason)) from error

@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from holdfast.data import read_image
+from holdfast.errors import DataError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "picture.png"
+
+
+def test_pixels_are_channels_rows_columns(path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    np.testing.assert_array_equal(read_image(path).numpy(), pixels.transpose(2, 0, 1))
+
+
+def test_grey_becomes_three_equal_channels(path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    Image.fromarray(pixels).save(path)
+    np.testing.assert_array_equal(read_image(path).numpy(), np.stack([pixels] * 3))
+
+
+def test_16_bit_grey_is_scaled_not_cut(path: Path) -> None:
+    Image.fromarray(np.array([[0, 257, 128, 129, 30_000, 65_535]], dtype=np.uint16)).save(path)
+    assert read_image(path)[0, 0].tolist() == [0, 1, 0, 1, 117, 255]
+
+
+def test_black_and_white(path: Path) -> None:
+    Image.fromarray(np.array([[False, True]])).save(path)
+    assert read_image(path)[2, 0].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(255, [10, 20, 30]), (0, [255, 255, 255]), (51, [206, 208, 210])]
+)
+def test_transparency_shows_white(path: Path, alpha: int, expected: list[int]) -> None:
+    Image.new("RGBA", (2, 2), (10, 20, 30, alpha)).save(path)
+    assert read_image(path)[:, 0, 0].tolist() == expected
+
+
+def test_a_transparent_grey_and_a_transparent_palette(path: Path) -> None:
+    Image.new("LA", (1, 1), (40, 0)).save(path)
+    assert read_image(path)[:, 0, 0].tolist() == [255] * 3
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([1, 2, 3, 4, 5, 6])
+    palette.putpixel((1, 0), 1)
+    palette.save(path, transparency=1)
+    assert read_image(path)[:, 0].T.tolist() == [[1, 2, 3], [255, 255, 255]]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
+    """The eight values of the EXIF standard, as numpy operations on the upright picture."""
+    upright = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    store = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.T,
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].T,
+        8: lambda a: np.rot90(a, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(store(upright))).save(tmp_path / "turned.png", exif=exif)
+    np.testing.assert_array_equal(read_image(tmp_path / "turned.png")[0].numpy(), upright)
+
+
+def test_resizing_cuts_the_centre_square(path: Path) -> None:
+    pixels = np.zeros((4, 8, 3), dtype=np.uint8)
+    pixels[:, 2:6] = 90
+    Image.fromarray(pixels).save(path)
+    assert read_image(path, image_size=2).flatten().tolist() == [90] * 12
+    assert read_image(path, image_size=9).shape == (3, 9, 9)
+
+
+def test_the_same_size_changes_nothing(path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    np.testing.assert_array_equal(read_image(path, image_size=5).numpy(), read_image(path).numpy())
+
+
+def test_a_truncated_image_is_named(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    for suffix in ("png", "jpg", "webp"):
+        path = tmp_path / f"half.{suffix}"
+        Image.fromarray(pixels).save(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(DataError, match=rf"half\.{suffix}: cannot be read"):
+            read_image(path)
+
+
+def test_another_format_under_a_false_name_is_refused(path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(path, format="GIF")
+    with pytest.raises(DataError, match=r"picture\.png: cannot be read as a PNG, JPEG or WebP"):
+        read_image(path)
+
+
+def test_an_animation_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "moves.webp"
+    frames = [Image.new("RGB", (4, 4), (level, 0, 0)) for level in (0, 250)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    with pytest.raises(DataError, match=r"moves\.webp: .*it is an animation"):
+        read_image(path)
+
+
+def test_a_huge_image_is_refused_before_it_is_decoded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (40, 30)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(DataError, match=r"picture\.png: .*pixels"):
+        read_image(path)
+
+
+def test_a_missing_or_empty_file_is_named(path: Path) -> None:
+    with pytest.raises(DataError, match=r"picture\.png: cannot be read.*No such file"):
+        read_image(path)
+    path.touch()
+    with pytest.raises(DataError, match=r"picture\.png: cannot be read"):
+        read_image(path)
