@@ -134,7 +134,7 @@ class GroupSort(Activation):
 
 
 class Householder(Activation):
-    r"""The Householder activation :math:`\sigma_\theta`, one learnable angle per pair of channels (k, k + C/2).
+    r"""The Householder activation :math:`\sigma_\theta`, one angle per pair of channels (k, k + C/2).
 
     Guarantee: 1-Lipschitz and gradient norm preserving for every theta. It starts at pi/2: MaxMin to the bit.
 
@@ -220,11 +220,11 @@ class HouseholderOrder(Activation):
 
 
 class HouseholderChain(Activation):
-    r""":math:`\sigma^{(n)}`: n Householder activations in sequence on the same pairs of channels (k, k + C/2).
+    r""":math:`\sigma^{(n)}`: n Householder activations in sequence on the pairs of channels (k, k + C/2).
 
-    Guarantee: 1-Lipschitz and gradient norm preserving for all real angles. The first link starts as MaxMin,
-    the others with angles spread evenly over the next pi/32, so the chain starts within pi/32 |z| of MaxMin (a
-    link with the angle of the one before would be the identity and get no gradient). Length 1 is `Householder`.
+    Guarantee: 1-Lipschitz and gradient norm preserving for all real angles. Length 1 is `Householder`. The
+    first link starts as MaxMin, the others with angles spread evenly over the next pi/32, so the chain starts
+    within pi/32 |z| of MaxMin (a link like the one before would be the identity and get no gradient).
 
     Args:
         channels: channels of the input, even.
@@ -266,9 +266,10 @@ class HouseholderChain(Activation):
 class HouseholderND(Activation):
     r""":math:`\sigma^{(m,n)}`: n reflections in sequence on every group of m channels (k, k + C/m, ...).
 
-    Guarantee: 1-Lipschitz and gradient norm preserving for all nonzero vectors. Each link starts by sorting one
-    pair of a group: first the members m/2 apart, so that even m with length m/2 starts as MaxMin (up to
-    rounding), then those m/2 - 1 apart, and so on. When the pairs run out they come again, tilted a little.
+    Guarantee: 1-Lipschitz and gradient norm preserving for all nonzero vectors. Each link starts by sorting
+    one pair of a group: first the members m/2 apart, so that even m with length m/2 starts as MaxMin (up to
+    rounding), then those m/2 - 1 apart, and so on. After the first m/2, every mirror is tilted by pi/64 more:
+    a pair that is sorted already would leave its link idle and without gradient.
 
     Args:
         channels: channels of the input, a multiple of `group_size`.
@@ -300,9 +301,10 @@ class HouseholderND(Activation):
         distances = (*range(group_size // 2, 0, -1), *range(group_size // 2 + 1, group_size))
         pairs = [(a, a + distance) for distance in distances for a in range(group_size - distance)]
         for link in range(length):
-            round_number, pair = divmod(link, len(pairs))
-            first, second = pairs[pair]
-            slope = math.tan(round_number * TILT)  # the mirror at pi/4 plus the tilt, exact without tilt
+            first, second = pairs[link % len(pairs)]
+            slope = math.tan(
+                max(link - group_size // 2 + 1, 0) * TILT
+            )  # tan(pi/4 + t) = (1 + tan t) / (1 - tan t)
             vectors[link, first], vectors[link, second] = 1 - slope, -1 - slope
         self.vectors = nn.Parameter(vectors)
 
