@@ -2,9 +2,7 @@ import errno
 import json
 import os
 import random
-import subprocess
-import sys
-import textwrap
+import resource
 
 import numpy as np
 import pytest
@@ -13,7 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from holdfast.errors import CheckpointError, TrainingError
-from holdfast.training.checkpoint import LATEST, PREVIOUS, Position, read_checkpoint, restore, write_checkpoint
+from holdfast.training.checkpoint import (
+    LATEST,
+    PREVIOUS,
+    Position,
+    read_checkpoint,
+    restore,
+    write_checkpoint,
+)
 
 
 class WithBuffer(nn.Module):
@@ -120,7 +125,8 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, broken)
     monkeypatch.setattr(os, broken, full)
     step(model, optimizer)
     with pytest.raises(
-        CheckpointError, match=r"step 4: No space left on device; the last good .* is intact; make room .*--resume"
+        CheckpointError,
+        match=r"step 4: No space left on device; the last good .* is intact; make room .*--resume",
     ):
         write_checkpoint(tmp_path, model, optimizer, position(4))
     monkeypatch.undo()
@@ -131,24 +137,16 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, broken)
 
 
 def test_write_that_fails_half_way_keeps_the_last_good_checkpoint(tmp_path):
-    # A real failure of write(2): the process may not make files larger than 64 KiB.
-    script = textwrap.dedent(f"""
-        import resource, signal, sys
-        from pathlib import Path
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
-        import torch
-        from torch import nn
-        from test_training_checkpoint import position
-        from holdfast.training.checkpoint import write_checkpoint
-        small, large = nn.Linear(4, 4), nn.Linear(400, 400)
-        write_checkpoint(Path({str(tmp_path)!r}), small, torch.optim.SGD(small.parameters()), position(1))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-        write_checkpoint(Path({str(tmp_path)!r}), large, torch.optim.SGD(large.parameters()), position(2))
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "CheckpointError: cannot write" in done.stderr
-    assert "File too large" in done.stderr
+    # A real failure of write(2): for a moment this process may not make files larger than 64 KiB.
+    small, large = nn.Linear(4, 4), nn.Linear(400, 400)
+    write_checkpoint(tmp_path, small, torch.optim.SGD(small.parameters()), position(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .* step 2: File too large"):
+            write_checkpoint(tmp_path, large, torch.optim.SGD(large.parameters()), position(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.position.step == 1
@@ -178,7 +176,9 @@ def test_damaged_checkpoint_names_the_good_one_before_it(tmp_path):
     write_checkpoint(tmp_path, model, optimizer, position(3))
     write_checkpoint(tmp_path, model, optimizer, position(6))
     (tmp_path / LATEST).write_bytes(b"rubbish")
-    with pytest.raises(CheckpointError, match=rf"damaged .*{PREVIOUS}, step 3\) is good: rename it to {LATEST}"):
+    with pytest.raises(
+        CheckpointError, match=rf"damaged .*{PREVIOUS}, step 3\) is good: rename it to {LATEST}"
+    ):
         read_checkpoint(tmp_path)
     os.replace(tmp_path / PREVIOUS, tmp_path / LATEST)
     checkpoint = read_checkpoint(tmp_path)
@@ -206,9 +206,10 @@ def test_foreign_header(tmp_path, header):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: setattr(m, "linear", nn.Linear(4, 2)), r"linear.weight is float32\[3, 4\] in the file and float32\[2, 4\]"),
-        (lambda m: m.register_buffer("more", torch.zeros(1)), r"more is absent in the file and float32\[1\]"),
-        (lambda m: delattr(m, "vector"), r"vector is float32\[4\] in the file and absent in the model"),
+        (lambda m: setattr(m, "linear", nn.Linear(4, 2)), r"linear.weight is of shape \[3, 4\] in the file"),
+        (lambda m: m.register_buffer("more", torch.zeros(1)), r"more is absent in the file and of shape"),
+        (lambda m: m.register_buffer("vector", torch.zeros(5)), "size mismatch for vector"),
+        (lambda m: delattr(m, "vector"), r"vector is of shape \[4\] in the file and absent in the model"),
     ],
 )  # fmt: skip
 def test_checkpoint_of_another_network(tmp_path, change, message):
@@ -228,7 +229,9 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(tmp_path, v
     write_checkpoint(tmp_path, model, optimizer, position(3))
     with torch.no_grad():
         model.linear.weight[0, 0] = value
-    with pytest.raises(TrainingError, match=r"step 4: model.linear.weight is no longer finite; the last good .*lr"):
+    with pytest.raises(
+        TrainingError, match=r"step 4: model.linear.weight is no longer finite; the last good .*lr"
+    ):
         write_checkpoint(tmp_path, model, optimizer, position(4))
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint is not None

@@ -89,7 +89,8 @@ def test_unreadable_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "interval"), [("7", Interval(steps=7)), ("45s", Interval(seconds=45)), ("2m", Interval(seconds=120))]
+    ("text", "interval"),
+    [("7", Interval(steps=7)), ("45s", Interval(seconds=45)), ("2m", Interval(seconds=120))],
 )
 def test_interval(text, interval):
     assert Interval.parse(text) == interval

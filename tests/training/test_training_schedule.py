@@ -8,7 +8,9 @@ from holdfast.errors import ArgumentError
 from holdfast.training.schedule import learning_rate
 
 
-@pytest.mark.parametrize(("epoch", "factor"), [(0, 1), (99, 1), (100, 0.1), (149, 0.1), (150, 0.01), (199, 0.01)])
+@pytest.mark.parametrize(
+    ("epoch", "factor"), [(0, 1), (99, 1), (100, 0.1), (149, 0.1), (150, 0.01), (199, 0.01)]
+)
 @pytest.mark.parametrize("steps_per_epoch", [1, 351])
 def test_papers_schedule_drops_at_epochs_100_and_150_of_200(epoch, factor, steps_per_epoch):
     total = 200 * steps_per_epoch
@@ -43,5 +45,5 @@ def test_rate_is_positive_and_at_most_lr(schedule, total, warmup, data):
 
 
 def test_unknown_schedule():
-    with pytest.raises(ArgumentError, match="schedule: .* did you mean 'cosine'"):
+    with pytest.raises(ArgumentError, match=r"schedule: .* did you mean 'cosine'"):
         learning_rate("cosin", 0, 1, lr=0.1)

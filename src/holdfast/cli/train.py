@@ -116,15 +116,7 @@ def train(
     from holdfast.training.loop import train as run
     from holdfast.training.progress import for_terminal
 
-    progress = for_terminal()
-    summary = run(options, out, resume=resume, progress=progress)
-    for name, test in summary.test.items():
-        certified = ", ".join(f"{share:.2%} at {radius}" for radius, share in test["certified"].items())
-        progress.say(
-            f"{name} model (epoch {test['epoch']:g}) on {test['images']} test images: {test['standard']:.2%} "
-            f"standard, certified {certified}"
-        )
-    progress.say(f"everything is in {out}")
+    run(options, out, resume=resume, progress=for_terminal())
 
 
 train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"

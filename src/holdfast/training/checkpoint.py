@@ -122,18 +122,27 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
     """Put a checkpoint back: weights and buffers, momentum, and every random generator.
 
     Raises:
-        CheckpointError: it belongs to another network; nothing has been changed then.
+        CheckpointError: it belongs to another network.
     """
     saved = {k.removeprefix("model."): v for k, v in checkpoint.tensors.items() if k.startswith("model.")}
     expected = model.state_dict()
+    parameters = dict(model.named_parameters())
     for name in [*expected, *saved]:
         mine, theirs = expected.get(name), saved.get(name)
-        if mine is None or theirs is None or mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        # Buffers may have no shape yet: a layer that has not run does not know the size of its maps.
+        fits = (
+            mine is not None and theirs is not None and (name not in parameters or mine.shape == theirs.shape)
+        )
+        if not fits:
             raise CheckpointError(
                 f"{checkpoint.path} belongs to another network: {name} is {_describe(theirs)} in the file "
                 f"and {_describe(mine)} in the model"
             )
-    model.load_state_dict(saved)
+    try:
+        model.load_state_dict(saved)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"{checkpoint.path} belongs to another network: {reason}") from error
     for name, parameter in model.named_parameters():
         momentum = checkpoint.tensors.get(f"momentum.{name}")
         if momentum is not None:
@@ -165,7 +174,7 @@ def last_good(folder: Path) -> str:
 
 
 def _describe(tensor: Tensor | None) -> str:
-    return "absent" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return "absent" if tensor is None else f"of shape {list(tensor.shape)}"
 
 
 def _generator_states() -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,11 +1,14 @@
 """Devices, precision and processes, all carried by lightning-fabric."""
 
+import inspect
+import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.errors import CheckpointError, HoldfastError, TrainingError
 from holdfast.training.config import TrainConfig
@@ -26,6 +29,7 @@ def make_fabric(config: TrainConfig) -> "Fabric":
     """
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
+    from lightning_fabric.strategies.strategy import Strategy
 
     processes = config.devices * config.nodes
     _check_world_size(processes)
@@ -33,9 +37,11 @@ def make_fabric(config: TrainConfig) -> "Fabric":
         # The environment too: the processes that Fabric starts would choose their own number otherwise.
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
         torch.set_num_threads(config.threads)
-    # Power-iteration buffers follow from the weights, which are equal everywhere: there is nothing to
-    # broadcast, and overwriting a buffer between forward and backward would break autograd.
-    strategy = DDPStrategy(broadcast_buffers=False) if processes > 1 else "auto"
+    # Fabric reports every process group it makes; errors still come through.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    strategy: Strategy | str = "auto"
+    if processes > 1:
+        strategy = DDPStrategy(gradient_as_bucket_view=True, **_leave_buffers_alone())
     try:
         fabric = Fabric(
             accelerator="auto",
@@ -72,6 +78,18 @@ def on_rank_zero(fabric: "Fabric", work: Callable[[], None]) -> None:
         raise failure
     if message:
         raise TrainingError(message)
+
+
+def _leave_buffers_alone() -> dict[str, Any]:
+    """The option of DDP under which no process sends its buffers to the others.
+
+    Power-iteration vectors follow from the weights, which are equal everywhere. To send them before every
+    forward would cost time, and would change them between forward and backward.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    # torch 2.13 renamed the argument and warns about the old name.
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return {name: False}
 
 
 def sum_over_processes(fabric: "Fabric", values: Tensor) -> list[float]:

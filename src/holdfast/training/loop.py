@@ -1,6 +1,7 @@
 """The training loop: model and optimizer through the steps of a schedule, resumable to the same bits."""
 
 import math
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from holdfast.training.metrics import MetricsLog
 from holdfast.training.optimizer import make_optimizer
 from holdfast.training.parts import augmentation, build_model, load_split, seed_everything
 from holdfast.training.progress import Progress, Silent
-from holdfast.training.run_folder import open_run
+from holdfast.training.run_folder import describe_run, find_start
 from holdfast.training.schedule import learning_rate
 from holdfast.training.summary import RunSummary
 
@@ -63,12 +64,18 @@ def train(
     fabric = make_fabric(config)
     if fabric.global_rank:
         progress = Silent()
-    checkpoint = open_run(config, out, resume=resume, fabric=fabric)
+    checkpoint = find_start(config, out, resume=resume, fabric=fabric)
+    interruption = Interruption()
     try:
-        with Interruption() as interruption:
-            trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
+        trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
+        # Only now: an option that no model or dataset takes leaves no folder behind.
+        on_rank_zero(fabric, lambda: describe_run(config, out, checkpoint))
+        with interruption:
             trainer.run()
+        try:
             return trainer.finish()
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(out)}") from None
     finally:
         progress.end()
 
@@ -103,8 +110,6 @@ class Trainer:
         if checkpoint is None:
             total = config.epochs * self.steps_per_epoch
             self.position = Position(0, total, 0.0, config.to_dict(), split.fingerprint)
-            if config.minutes is not None:
-                self._fit_to_budget(config.minutes * 60)
         else:
             if checkpoint.position.data != split.fingerprint:
                 raise TrainingError(
@@ -114,9 +119,8 @@ class Trainer:
             restore(checkpoint, self.model, self.optimizer)
             self.position = replace(checkpoint.position, config=config.to_dict())
         self.read_step = self.position.step
+        self.is_new = checkpoint is None
         self.log: MetricsLog | None = None
-        if fabric.global_rank == 0:
-            self.log = MetricsLog(out, after_step=self.position.step, tensorboard=config.tensorboard)
 
     def batches(self, epoch: int, start_step: int = 0) -> Batches:
         """The part of this process in the batches of one epoch; a last one that is not full is left out."""
@@ -135,6 +139,12 @@ class Trainer:
 
     def run(self) -> None:
         """Do all steps that are left."""
+        if self.fabric.global_rank == 0:
+            self.log = MetricsLog(
+                self.out, after_step=self.position.step, tensorboard=self.config.tensorboard
+            )
+        if self.is_new and self.config.minutes is not None:
+            self._fit_to_budget(self.config.minutes * 60)
         step, total = self.position.step, self.position.total_steps
         self.progress.begin(step=step, total_steps=total, steps_per_epoch=self.steps_per_epoch)
         self.started = self.saved = time.monotonic()
@@ -196,10 +206,10 @@ class Trainer:
                 f"step {step}: the loss is {loss_sum / steps}{last_good(self.out)}; try a smaller lr (it is "
                 f"{self.config.lr:g}), a longer warmup or precision fp32 (it is {self.config.precision})"
             )
-        total, count = self.position.losses
+        past, count = self.position.losses
         elapsed = self.elapsed_before + time.monotonic() - self.started
         self.position = replace(
-            self.position, step=step, elapsed=elapsed, losses=(total + loss_sum, count + steps)
+            self.position, step=step, elapsed=elapsed, losses=(past + loss_sum, count + steps)
         )
         self.progress.advance(step=step, loss=loss_sum / steps, images_per_second=self._speed())
         if self._is_evaluated_at(step):
@@ -208,10 +218,8 @@ class Trainer:
         if dues > 0 or stopping or self._is_saved_at(step):
             self.save_checkpoint()
         if stopping:
-            raise Interrupted(
-                f"interrupted; step {step} of {self.position.total_steps} is saved, go on with: "
-                f"holdfast train --out {self.out} --resume"
-            )
+            total = self.position.total_steps
+            raise Interrupted(f"interrupted; step {step} of {total} is saved, {_how_to_resume(self.out)}")
 
     def _is_saved_at(self, step: int) -> bool:
         return step == self.position.total_steps or (
@@ -321,11 +329,27 @@ class Trainer:
             loss=latest["loss"],
             held_out=latest["held_out"],
             best=best,
-            test=test,
+            test=self.fabric.broadcast(test),
         )
-        if self.log is not None:
-            for name, accuracy in test.items():
-                self.log.write({"kind": "test", "model": name} | accuracy)
-            self.log.close()
-        on_rank_zero(self.fabric, lambda: summary.write(self.out))
+        on_rank_zero(self.fabric, lambda: self._report(summary))
         return summary
+
+    def _report(self, summary: RunSummary) -> None:
+        for name, accuracy in summary.test.items():
+            if self.log is not None:
+                self.log.write({"kind": "test", "model": name} | accuracy)
+            certified = ", ".join(
+                f"{share:.2%} at {radius}" for radius, share in accuracy["certified"].items()
+            )
+            self.progress.say(
+                f"{name} model (epoch {accuracy['epoch']:g}) on {accuracy['images']} test images: "
+                f"{accuracy['standard']:.2%} standard, certified {certified}"
+            )
+        if self.log is not None:
+            self.log.close()
+        summary.write(self.out)
+        self.progress.say(f"everything is in {self.out}")
+
+
+def _how_to_resume(out: Path) -> str:
+    return f"go on with: holdfast train --out {shlex.quote(str(out))} --resume"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CONFIG = "config.toml"
 
 
-def open_run(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") -> Checkpoint | None:
-    """Check that the run may use `out`, write config.toml and environment.json, return where to go on.
+def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") -> Checkpoint | None:
+    """Check that the run may use `out` and return where it goes on; writes nothing.
 
     None is the very start: a new run, or one that was killed before its first checkpoint.
 
@@ -28,9 +28,22 @@ def open_run(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") 
         TrainingError: an option that decides the weights is not what the run began with.
     """
     on_rank_zero(fabric, lambda: _check(config, out, resume))
-    checkpoint = read_checkpoint(out) if resume else None
-    on_rank_zero(fabric, lambda: _describe(config, out, checkpoint))
-    return checkpoint
+    return read_checkpoint(out) if resume else None
+
+
+def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) -> None:
+    """Make the folder and write config.toml and environment.json; from here on it holds a run.
+
+    Raises:
+        ArgumentError: the folder cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
+    step = None if checkpoint is None else checkpoint.position.step
+    write_atomically(out / ENVIRONMENT, (json.dumps(environment(step), indent=2) + "\n").encode())
+    write_atomically(out / CONFIG, config.to_toml().encode())
 
 
 def _check(config: TrainConfig, out: Path, resume: bool) -> None:
@@ -39,13 +52,7 @@ def _check(config: TrainConfig, out: Path, resume: bool) -> None:
     begun = (out / CONFIG).exists()
     if not resume:
         if begun:
-            raise ArgumentError(
-                f"out: {out} already holds a run; go on with --resume, or choose another folder"
-            )
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
+            raise ArgumentError(f"out: {out} already holds a run; resume it, or choose another folder")
         return
     if not begun:
         raise CheckpointError(f"resume: {out} holds no run; start one without --resume")
@@ -55,16 +62,10 @@ def _check(config: TrainConfig, out: Path, resume: bool) -> None:
             "or start a new run in another folder"
         )
     checkpoint = read_checkpoint(out)  # a damaged one stops every process, with one message
-    if checkpoint is not None and (
-        changes := TrainConfig.from_dict(checkpoint.position.config).changes(config)
-    ):
+    if checkpoint is None:
+        return
+    if changes := TrainConfig.from_dict(checkpoint.position.config).changes(config):
         raise TrainingError(
             f"resume: {checkpoint.path} was written with other options ({'; '.join(changes)}); "
             "it does not belong to this run"
         )
-
-
-def _describe(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) -> None:
-    step = None if checkpoint is None else checkpoint.position.step
-    write_atomically(out / CONFIG, config.to_toml().encode())
-    write_atomically(out / ENVIRONMENT, (json.dumps(environment(step), indent=2) + "\n").encode())

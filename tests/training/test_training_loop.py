@@ -1,0 +1,355 @@
+import json
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast.errors import ArgumentError, CheckpointError, TrainingError
+from holdfast.models.storage import load as load_model
+from holdfast.training import loop
+from holdfast.training.checkpoint import LATEST, read_checkpoint
+from holdfast.training.config import TrainConfig
+from holdfast.training.interruption import Interrupted
+from holdfast.training.loop import train
+from holdfast.training.metrics import read_metrics
+from holdfast.training.progress import Silent
+from holdfast.training.summary import RunSummary
+
+QUICK = TrainConfig(
+    data="digits",
+    width=2,
+    epochs=3,
+    batch_size=256,
+    schedule="onecycle",
+    lr=0.3,
+    threads=1,
+    checkpoint_every="2",
+)  # 5 steps per epoch, 15 in all
+
+
+def with_options(**changes):
+    return TrainConfig.from_dict(QUICK.to_dict() | changes)
+
+
+def weights(out, name="model.safetensors"):
+    return load_file(out / name)
+
+
+def assert_same_bits(mine, theirs):
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+class StopAt(Silent):
+    """Sends a signal during a step; the run ends when that step is done."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        self.step, self.number = step, number
+        self.said = []
+
+    def begin(self, *, step, total_steps, steps_per_epoch):
+        self.signal_after(step)
+
+    def advance(self, *, step, loss, images_per_second):
+        self.signal_after(step)
+
+    def signal_after(self, step):
+        if step + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def say(self, message):
+        self.said.append(message)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One run that nothing interrupts."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return out, train(QUICK, out)
+
+
+def test_run_leaves_everything_it_promises(whole):
+    out, summary = whole
+    assert {path.name for path in out.iterdir()} == {
+        "config.toml", "environment.json", "metrics.jsonl", "summary.json", "model.safetensors",
+        "best.safetensors", "checkpoint.safetensors", "checkpoint.previous.safetensors",
+    }  # fmt: skip
+    assert TrainConfig.read(out / "config.toml") == QUICK
+    assert RunSummary.read(out) == summary
+    assert json.loads((out / "environment.json").read_text())["resumed_from_step"] is None
+    assert (summary.steps, summary.epochs) == (15, 3.0)
+
+
+def test_metrics_have_one_record_per_epoch_and_the_test_line_last(whole):
+    out, summary = whole
+    records = read_metrics(out)
+    assert [(r["kind"], r["step"]) for r in records] == [
+        ("epoch", 5), ("epoch", 10), ("epoch", 15), ("test", 15), ("test", summary.best["step"])
+    ]  # fmt: skip
+    for record in records[:3]:
+        assert record["held_out"]["label"] == "held-out, estimate"
+        assert record["images_per_second"] > 0
+    # 15 steps: the rise takes round(1.5) = 2, the last step is the 13th of 13 downwards.
+    assert records[2]["lr"] == pytest.approx(0.3 * (1 - 12 / 13))
+    assert [r["model"] for r in records[3:]] == ["last", "best"]
+    assert records[3]["images"] == 360
+
+
+def test_training_learns(whole):
+    _, summary = whole
+    losses = [record["loss"] for record in read_metrics(whole[0])[:3]]
+    assert losses == sorted(losses, reverse=True)
+    assert summary.test["last"]["standard"] > 0.5  # chance is 0.1
+
+
+def test_best_is_chosen_on_held_out_images_by_certified_accuracy(whole):
+    out, summary = whole
+    certified = {r["step"]: r["held_out"]["certified"]["36/255"] for r in read_metrics(out)[:3]}
+    assert summary.best["certified"]["36/255"] == max(certified.values())
+    assert certified[summary.best["step"]] == max(certified.values())
+    assert summary.best["images"] == 143
+
+
+def test_saved_models_load_and_are_those_of_the_summary(whole):
+    from holdfast.data.sources import load
+    from holdfast.training.evaluation import proved_accuracy
+
+    out, summary = whole
+    accuracy = proved_accuracy(load_model(out / "model.safetensors"), load("digits", split="test"))
+    assert summary.test["last"] == {"step": 15, "epoch": 3.0} | accuracy
+
+
+def test_same_options_give_the_same_bits(whole, tmp_path):
+    train(QUICK, tmp_path / "again")
+    assert_same_bits(weights(whole[0]), weights(tmp_path / "again"))
+
+
+def test_another_seed_gives_other_weights(whole, tmp_path):
+    train(with_options(seed=1), tmp_path / "other")
+    first, other = weights(whole[0]), weights(tmp_path / "other")
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("step", [1, 5, 8, 14])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_is_saved_and_goes_on_to_the_same_bits(whole, tmp_path, step, number):
+    out = tmp_path / "run"
+    with pytest.raises(
+        Interrupted, match=rf"step {step} of 15 is saved, go on with: holdfast train --out .*--resume"
+    ):
+        train(QUICK, out, progress=StopAt(step, number))
+    checkpoint = read_checkpoint(out)
+    assert checkpoint is not None
+    assert checkpoint.position.step == step
+    assert not (out / "summary.json").exists()
+    summary = train(QUICK, out, resume=True)
+    assert_same_bits(weights(whole[0]), weights(out))
+    assert_same_bits(weights(whole[0], "best.safetensors"), weights(out, "best.safetensors"))
+    assert summary.test == whole[1].test
+    timeless = ("kind", "step", "epoch", "lr", "held_out", "best", "loss")
+    mine, theirs = ([{k: r.get(k) for k in timeless} for r in read_metrics(path)] for path in (whole[0], out))
+    assert mine == theirs
+    assert json.loads((out / "environment.json").read_text())["resumed_from_step"] == step
+
+
+def test_interruption_leaves_the_signal_handlers_as_they_were(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        train(QUICK, tmp_path / "run", progress=StopAt(3))
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_finished_run_can_be_resumed_and_only_says_its_result_again(whole, tmp_path):
+    out = tmp_path / "run"
+    train(QUICK, out)
+    before = weights(out)
+    summary = train(QUICK, out, resume=True)
+    assert_same_bits(before, weights(out))
+    assert summary.test == whole[1].test
+    assert [r["kind"] for r in read_metrics(out)] == ["epoch"] * 3 + ["test"] * 2
+
+
+def test_existing_run_is_not_overwritten(whole):
+    with pytest.raises(ArgumentError, match="already holds a run; resume it, or choose another folder"):
+        train(QUICK, whole[0])
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(CheckpointError, match=r"resume: .* holds no run; start one without --resume"):
+        train(QUICK, tmp_path / "absent", resume=True)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path):
+    (tmp_path / "config.toml").write_text(QUICK.to_toml())
+    train(QUICK, tmp_path, resume=True)
+    assert_same_bits(weights(whole[0]), weights(tmp_path))
+
+
+def test_changed_option_is_named_and_harms_nothing(tmp_path):
+    with pytest.raises(Interrupted):
+        train(QUICK, tmp_path, progress=StopAt(4))
+    before = (tmp_path / LATEST).read_bytes()
+    with pytest.raises(
+        TrainingError, match=r"resume: lr: 0.3 -> 0.2; seed: 0 -> 3 changed since the run .* began"
+    ):
+        train(with_options(lr=0.2, seed=3), tmp_path, resume=True)
+    assert (tmp_path / LATEST).read_bytes() == before
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path):
+    for name, config in (("a", QUICK), ("b", with_options(gamma=0.1))):
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / name, progress=StopAt(4))
+    os.replace(tmp_path / "b" / LATEST, tmp_path / "a" / LATEST)
+    with pytest.raises(
+        TrainingError, match=r"other options \(gamma: 0.1 -> 0.5\); it does not belong to this run"
+    ):
+        train(QUICK, tmp_path / "a", resume=True)
+
+
+def test_changed_images_are_noticed(tmp_path, monkeypatch):
+    with pytest.raises(Interrupted):
+        train(QUICK, tmp_path, progress=StopAt(4))
+    from holdfast.training import parts
+
+    real = parts.load
+
+    def tampered(*arguments, **options):
+        dataset = real(*arguments, **options)
+        dataset.images[0, 0, 0, 0] += 1
+        return dataset
+
+    monkeypatch.setattr(parts, "load", tampered)
+    with pytest.raises(TrainingError, match="the images of digits are not those this run began with"):
+        train(QUICK, tmp_path, resume=True)
+
+
+def test_damaged_checkpoint_stops_the_resume(tmp_path):
+    with pytest.raises(Interrupted):
+        train(QUICK, tmp_path, progress=StopAt(1))
+    (tmp_path / LATEST).write_bytes((tmp_path / LATEST).read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match="truncated or damaged"):
+        train(QUICK, tmp_path, resume=True)
+
+
+def poison(monkeypatch, at_call, value):
+    """Make the loss of one step not finite."""
+    real, calls = loop.Trainer._loss, []
+
+    def loss(self, logits, labels):
+        calls.append(1)
+        return real(self, logits, labels) * (value if len(calls) == at_call else 1.0)
+
+    monkeypatch.setattr(loop.Trainer, "_loss", loss)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(
+    whole, tmp_path, monkeypatch, value
+):
+    poison(monkeypatch, at_call=8, value=value)
+    with pytest.raises(
+        TrainingError,
+        match=r"step 8: the loss is -?(nan|inf); the last good .* is intact; try a smaller lr \(it is 0.3\)",
+    ):
+        train(QUICK, tmp_path)
+    monkeypatch.undo()
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.position.step == 6
+    train(QUICK, tmp_path, resume=True)
+    assert_same_bits(weights(whole[0]), weights(tmp_path))
+
+
+def test_full_disk_stops_the_run_and_it_goes_on_afterwards(whole, tmp_path, monkeypatch):
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(1)
+        if len(calls) > 20:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train(QUICK, tmp_path)
+    monkeypatch.undo()
+    assert read_checkpoint(tmp_path) is not None
+    train(QUICK, tmp_path, resume=True)
+    assert_same_bits(weights(whole[0]), weights(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "cifar1"}, "did you mean 'cifar10"),
+        ({"activation": "hh"}, "activation: expected one of"),
+        ({"depth": 7}, "depth: expected a multiple of 5"),
+        ({"batch_size": 4096}, "batch_size: .* 1294 images"),
+    ],
+)
+def test_impossible_options_leave_no_folder(tmp_path, changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        train(with_options(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_out_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="out: expected a folder, got the file"):
+        train(QUICK, tmp_path / "file")
+
+
+def test_offset_asks_for_a_margin_in_the_cross_entropy_alone():
+    trainer = loop.Trainer.__new__(loop.Trainer)
+    trainer.config = with_options(offset=2.0)
+    trainer.model = None  # type: ignore[assignment]
+    trainer.criterion = lambda model, logits, labels: torch.nn.functional.cross_entropy(logits, labels) - 7
+    logits, labels = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
+    # Without its offset of 2 the true class ties with the other one: log 2, and the rest of the loss stays.
+    assert trainer._loss(logits, labels).item() == pytest.approx(torch.tensor(2.0).log().item() - 7)
+
+
+def test_bf16_run_trains_and_resumes_to_the_same_bits(tmp_path):
+    config = with_options(precision="bf16-mixed")
+    train(config, tmp_path / "a")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "b", progress=StopAt(7))
+    train(config, tmp_path / "b", resume=True)
+    assert_same_bits(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert all(value.dtype != torch.bfloat16 for value in weights(tmp_path / "a").values())
+
+
+def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path):
+    config = with_options(minutes=0.03, epochs=1)
+    progress = StopAt(6)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path, progress=progress)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    total = checkpoint.position.total_steps
+    assert f"0.03 minutes: {total} steps" in progress.said[0]
+    summary = train(config, tmp_path, resume=True)
+    assert summary.steps == total
+    # The measurement leaves no trace: the same number of steps without a budget ends in the same bits.
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
+    train(config, tmp_path / "plain")
+    monkey.undo()
+    assert_same_bits(weights(tmp_path), weights(tmp_path / "plain"))
+
+
+def fix_steps(trainer, total):
+    from dataclasses import replace
+
+    trainer.position = replace(trainer.position, total_steps=total)
+
+
+def test_tensorboard_events_are_written(tmp_path):
+    pytest.importorskip("tensorboard", reason="needs the extra 'log'")
+    train(with_options(tensorboard=True, epochs=1), tmp_path)
+    assert list((tmp_path / "tensorboard").glob("events.*"))

@@ -1,0 +1,74 @@
+import copy
+
+import pytest
+import torch
+
+from holdfast.models.lipconvnet import lipconvnet
+from holdfast.nn import CONVOLUTIONS
+from holdfast.training.config import TrainConfig
+from holdfast.training.optimizer import make_optimizer, parameter_groups
+
+
+def small(conv="soc", head="lln", activation="hh1"):
+    torch.manual_seed(0)
+    return lipconvnet(
+        depth=5,
+        conv=conv,
+        head=head,
+        activation=activation,
+        num_classes=3,
+        width=2,
+        image_size=8,
+        in_channels=1,
+    )
+
+
+def names_by_decay(model, groups):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {group["weight_decay"]: {names[id(p)] for p in group["params"]} for group in groups}
+
+
+@pytest.mark.parametrize("head", ["lln", "orthogonal"])
+@pytest.mark.parametrize("conv", sorted(CONVOLUTIONS))
+def test_all_but_the_activations_decay(conv, head):
+    model = small(conv, head)
+    groups = names_by_decay(model, parameter_groups(model, 5e-4))
+    angles = {name for name, _ in model.named_parameters() if "activation" in name}
+    assert angles
+    assert groups[0.0] == angles
+    assert groups[5e-4] == {name for name, _ in model.named_parameters()} - angles
+    assert any(name.endswith("bias") for name in groups[5e-4])
+
+
+def test_activation_without_parameters_makes_no_empty_group():
+    assert len(parameter_groups(small(activation="maxmin"), 5e-4)) == 1
+
+
+@pytest.mark.parametrize(("conv", "decay"), [("soc", 5e-4), ("bcop", 0.0), ("cayley", 0.0)])
+def test_decay_of_the_papers_networks(conv, decay):
+    model = small(conv)
+    optimizer = make_optimizer(model, TrainConfig(conv=conv), torch.device("cpu"))
+    weight = dict(model.named_parameters())["head.weight"]
+    group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
+    assert group["weight_decay"] == decay
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_steps_are_those_of_sgd_written_out(nesterov):
+    model = small().double()
+    config = TrainConfig(lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
+    optimizer = make_optimizer(model, config, torch.device("cpu"))
+    expected = copy.deepcopy(dict(model.named_parameters()))
+    velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
+    for _ in range(3):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            with torch.no_grad():
+                decay = 0.0 if "activation" in name else 0.01
+                gradient = parameter.grad + decay * expected[name]
+                velocity[name] = 0.9 * velocity[name] + gradient
+                expected[name] -= 0.1 * (gradient + 0.9 * velocity[name] if nesterov else velocity[name])
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        # Three steps of a handful of float64 operations on numbers of size 1.
+        torch.testing.assert_close(parameter, expected[name], rtol=1e-13, atol=1e-13)
