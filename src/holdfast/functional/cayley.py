@@ -17,7 +17,7 @@ def cayley_transform(matrices: Tensor) -> Tensor:
         Q = [(I + A)^-1 (I - A); -2 V (I + A)^-1] = [2 N - I; -2 V N],    N = (I + A)^-1,
 
     and Q^H Q = I because A + A^H = 2 V^H V. The Hermitian part of I + A is at least I, so ||N|| <= 1: the
-    inverse always exists, and its condition number is at most 1 + ||A||. A wide W goes through its adjoint.
+    inverse always exists, and its condition number is at most 1 + ||A||. A wide W goes through its transpose.
     Only W and N are kept for the gradient.
 
     Args:
@@ -31,9 +31,9 @@ def cayley_transform(matrices: Tensor) -> Tensor:
     """
     with without_autocast(matrices):
         wide = matrices.shape[-2] < matrices.shape[-1]
-        tall = matrices.mH if wide else matrices
+        tall = matrices.mT if wide else matrices
         result: Tensor = _CayleyTransform.apply(tall)  # type: ignore[no-untyped-call]
-        return result.mH if wide else result
+        return result.mT.contiguous() if wide else result
 
 
 class _CayleyTransform(torch.autograd.Function):

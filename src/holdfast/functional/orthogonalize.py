@@ -39,7 +39,7 @@ def polar_factor(matrix: Tensor) -> Tensor:
     with without_autocast(matrix):
         wide = matrix.shape[0] < matrix.shape[1]
         factor: Tensor = _PolarFactor.apply(matrix.T if wide else matrix)  # type: ignore[no-untyped-call]
-        return factor.T if wide else factor
+        return factor.T.contiguous() if wide else factor
 
 
 class _PolarFactor(torch.autograd.Function):
@@ -126,7 +126,7 @@ def rotation(weight: Tensor, rows: int, columns: int) -> Tensor:
         result = start
         for power in range(20 if weight.dtype == torch.float64 else 14, 0, -1):
             result = torch.addmm(start, result, skew, alpha=1 / power)
-        return result if columns == len(weight) else result.T
+        return result if columns == len(weight) else result.T.contiguous()
 
 
 def skew_norm_estimate(skew: Tensor, *, block: int = 8, steps: int = 12) -> Tensor:

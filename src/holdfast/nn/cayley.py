@@ -120,7 +120,7 @@ class Cayley(OrthogonalConv2d):
         exact = copy.deepcopy(self).double()
         if not exact.orthogonality_error <= LARGEST_ERROR:
             raise NotProvedError(
-                f"Cayley: a scale of {float(self.scale):.3g} makes the rounding error of the transform "
+                f"Cayley: a scale of {self.scale.item():.3g} makes the rounding error of the transform "
                 f"larger than {LARGEST_ERROR}; train with a smaller scale"
             )
         return exact.freeze(input_shape).lipschitz_bound(input_shape)

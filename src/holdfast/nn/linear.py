@@ -1,6 +1,7 @@
 """Linear layers with orthonormal rows or columns."""
 
 import copy
+import math
 from typing import Literal
 
 import torch
@@ -83,11 +84,16 @@ class OrthogonalLinear(LipschitzModule):
     def orthogonality_error(self) -> float:
         """Largest |s - 1| over the singular values s of Q; measured with a margin: 2 (8 + sqrt(c)) eps.
 
-        For "cayley" times (1 + a)^2 with a = |scale|, since the inverse in the transform has a condition
-        number of at most 1 + 2 a + a^2.
+        For "cayley" times (1 + a)^2 with a the norm of scale * W / ||W||_F, since the inverse in the transform
+        has a condition number of at most 1 + 2 a + a^2.
         """
         error = 2 * (8 + max(self.in_features, self.out_features) ** 0.5) * torch.finfo(self.weight.dtype).eps
-        return float(error if self.scale is None else error * (1 + float(self.scale.abs())) ** 2)
+        if self.scale is not None:
+            scaled = self._scaled_weight().detach().double()
+            error *= (
+                (1 + float(torch.linalg.matrix_norm(scaled, 2))) ** 2 if scaled.isfinite().all() else math.inf
+            )
+        return float(error)
 
     def matrix(self) -> Tensor:
         """Q, (out_features, in_features), as a function of the weights."""
@@ -98,8 +104,7 @@ class OrthogonalLinear(LipschitzModule):
             elif self.scale is None:
                 matrix = polar_factor(weight)
             else:
-                norm = torch.linalg.vector_norm(weight).clamp_min(torch.finfo(weight.dtype).tiny)
-                matrix = cayley_transform(weight * (at_least_single(self.scale) / norm))
+                matrix = cayley_transform(self._scaled_weight())
             return matrix.to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,7 +141,15 @@ class OrthogonalLinear(LipschitzModule):
         text = f"{self.in_features}, {self.out_features}, method={self.method!r}"
         return text if self.bias is not None else f"{text}, bias=False"
 
+    def _scaled_weight(self) -> Tensor:
+        """The matrix scale * W / ||W||_F that the Cayley transform takes."""
+        assert self.scale is not None
+        weight = at_least_single(self.weight)
+        norm = torch.linalg.vector_norm(weight).clamp_min(torch.finfo(weight.dtype).tiny)
+        scaled: Tensor = weight * (at_least_single(self.scale) / norm)
+        return scaled
+
     def _constant_matrix(self) -> Tensor:
         # A tensor made in inference mode could not take part in a later attack's backward pass.
         with torch.inference_mode(False), torch.no_grad():
-            return self.matrix().contiguous()
+            return self.matrix()
