@@ -12,11 +12,12 @@ import pytest
 from holdfast.errors import ArgumentError, TrainingError
 from holdfast.paper.budget import Budget
 from holdfast.paper.cluster import run_on_ray
-from holdfast.paper.run import SUMMARY, Job, State, plan
+from holdfast.paper.run import Job, State, plan
 from holdfast.paper.tables import tables
 from holdfast.training.config import TrainConfig
 from holdfast.training.progress import Progress
 from holdfast.training.run_folder import CONFIG
+from holdfast.training.summary import SUMMARY
 
 pytest.importorskip("ray", reason="needs the extra `cluster`")
 
@@ -33,7 +34,7 @@ def train_in_steps(
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_text(config.to_toml())
     with (out / "log").open("a") as log:
-        log.write(f"starts pid={os.getpid()} resume={resume}\n")
+        log.write(f"starts pid={os.getpid()} data={os.environ.get('HOLDFAST_DATA')} resume={resume}\n")
     checkpoint = out / "checkpoint"
     done = int(checkpoint.read_text()) if resume and checkpoint.exists() else 0
     for step in range(done + 1, STEPS + 1):
@@ -81,7 +82,7 @@ def test_a_row_whose_worker_is_killed_resumes_on_another(cluster: None, tmp_path
     killer = threading.Thread(target=kill_the_first, daemon=True)
     killer.start()
     said: list[str] = []
-    assert run_on_ray(jobs, train_in_steps, say=said.append) == ()
+    assert run_on_ray(jobs, train_in_steps, say=said.append, environment={"HOLDFAST_DATA": "/there"}) == ()
     killer.join(timeout=1)
     assert [job.state for job in jobs] == [State.DONE, State.DONE]
     first, second = ((job.out / "log").read_text().splitlines() for job in jobs)
@@ -90,6 +91,7 @@ def test_a_row_whose_worker_is_killed_resumes_on_another(cluster: None, tmp_path
     assert [line.split("resume=")[1] for line in starts] == ["False", "True"]
     assert starts[0].split()[1] != starts[1].split()[1]  # another process
     assert sum(line.startswith("starts") for line in second) == 1
+    assert all("data=/there" in line for line in starts)
     assert said[-1].startswith("[2/2]")
 
 

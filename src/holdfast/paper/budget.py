@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, choose
 from holdfast.paper.tables import Network
-from holdfast.training.config import TrainConfig
+from holdfast.training.config import SCHEDULES, TrainConfig
 
 PAPER = TrainConfig(width=32, series="exponential", epochs=200, lr=0.1, schedule="step")
 """The paper's recipe; dataset, network and gamma are per row."""
@@ -38,6 +38,7 @@ class Budget:
 
     def config(self, network: Network, seed: int) -> TrainConfig:
         """The training run of one network under this budget."""
+        choose("schedule", self.schedule, ("paper", *SCHEDULES))
         if self.gamma is not None and self.gamma <= 0:
             raise ArgumentError(f"gamma: expected a number above 0 for the rows with CR, got {self.gamma!r}")
         return replace(
@@ -53,7 +54,8 @@ class Budget:
             width=self.width,
             schedule="step" if self.schedule == "paper" else self.schedule,
             lr=PAPER.lr if self.lr is None else self.lr,
-            series=self.series,
+            # Only SOC layers have a series; the others keep the option's default.
+            series=self.series if network.conv == "soc" else TrainConfig.series,
             precision=self.precision,
             threads=self.threads,
             seed=seed,

@@ -1,6 +1,6 @@
 """Rows as jobs of a Ray cluster; a row whose worker dies is started again elsewhere and resumes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ def run_on_ray(
     *,
     say: Callable[[str], None] = print,
     gpus: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Failure, ...]:
     """Run what is not done on a Ray cluster, as many rows at a time as the cluster has room for.
 
@@ -31,6 +32,7 @@ def run_on_ray(
         address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
         say: told about every row that begins or ends.
         gpus: per row; None is one if the cluster has any.
+        environment: variables for the workers, such as where the data is.
 
     Raises:
         ArgumentError: the address is none, Ray is not installed, or the cluster cannot be reached.
@@ -42,19 +44,24 @@ def run_on_ray(
         return ()
     started = _connect(ray, address)
     try:
-        return _run(ray, open_jobs, train, say, gpus)
+        return _run(ray, open_jobs, train, say, gpus, environment or {})
     finally:
         if started:
             ray.shutdown()
 
 
 def _run(
-    ray: ModuleType, jobs: Sequence[Job], train: Train, say: Callable[[str], None], gpus: float | None
+    ray: ModuleType,
+    jobs: Sequence[Job],
+    train: Train,
+    say: Callable[[str], None],
+    gpus: float | None,
+    environment: Mapping[str, str],
 ) -> tuple[Failure, ...]:
     if gpus is None:
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     # An error of holdfast is an answer and comes back as text; only a lost worker is worth another attempt.
-    remote = ray.remote(max_retries=RETRIES)(_run_job)
+    remote = ray.remote(max_retries=RETRIES, runtime_env={"env_vars": dict(environment)})(_run_job)
     waiting: dict[Any, Job] = {}
     for job in jobs:
         options = remote.options(num_cpus=job.config.threads or 1, num_gpus=gpus, name=job.out.name)

@@ -12,8 +12,7 @@ from holdfast.paper.tables import Network
 from holdfast.training.config import TrainConfig
 from holdfast.training.progress import Progress
 from holdfast.training.run_folder import CONFIG
-
-SUMMARY = "summary.json"
+from holdfast.training.summary import SUMMARY
 
 
 class Train(Protocol):

@@ -80,15 +80,18 @@ class Table:
     reduced: frozenset[tuple[int, str, str]]
     lipschitz_deviation: str
 
+    def handles(self) -> frozenset[str]:
+        """All names by which `select` finds rows."""
+        return frozenset(name for row in self.rows for name in _handles(row))
+
     def select(self, wanted: Sequence[str]) -> tuple[Row, ...]:
         """Rows by depth (`5`), method (`cr`) or both (`5-cr`), in the order of the print; all if none named.
 
         >>> [row.name for row in tables()["cifar10-main"].select(["10", "5-cr"])]
         ['5-cr', '10-soc-maxmin', '10-hh', '10-cr']
         """
-        names = {name for row in self.rows for name in _handles(row)}
         for token in wanted:
-            choose(f"rows of {self.name}", token, names)
+            choose(f"rows of {self.name}", token, self.handles())
         return tuple(row for row in self.rows if not wanted or not _handles(row).isdisjoint(wanted))
 
 

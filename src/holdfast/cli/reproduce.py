@@ -1,0 +1,233 @@
+"""holdfast reproduce: the paper's tables and figures by name, reported beside measured."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.errors import ArgumentError, TrainingError, choose
+
+if TYPE_CHECKING:
+    from holdfast.paper.reproduction import Reproduction
+    from holdfast.paper.run import Failure
+
+EXAMPLES = """
+Examples:
+
+holdfast reproduce list
+
+holdfast reproduce cifar10-main --rows 5 --epochs 200
+
+holdfast reproduce cifar100-main --rows 5-lln,5-cr --width 16 --epochs 5 --schedule onecycle --lr 0.3
+
+holdfast reproduce cifar10-times --images 512
+
+holdfast reproduce figure1
+
+holdfast reproduce all --dry-run
+"""
+FIGURE_NAMES = ("figure1", "figure2")
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="list, a table (several with commas), all, figure1, figure2, or results."
+        ),
+    ],
+    rows: Annotated[
+        str, typer.Option("--rows", help="Depths (5,10), methods (cr) or both (5-cr); all if not given.")
+    ] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder of all runs and written tables.")] = Path(
+        "runs/paper"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel="Budget")] = 200,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="Time per row in place of --epochs.", rich_help_panel="Budget"),
+    ] = None,
+    width: Annotated[
+        int, typer.Option("--width", help="Channels of the first stage.", rich_help_panel="Budget")
+    ] = 32,
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="paper, onecycle or cosine.", rich_help_panel="Budget")
+    ] = "paper",
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", help="Highest learning rate; the paper's is 0.1.", rich_help_panel="Budget"),
+    ] = None,
+    series: Annotated[
+        str,
+        typer.Option(
+            "--series", help="exponential (the paper's) or isometric SOC layers.", rich_help_panel="Budget"
+        ),
+    ] = "exponential",
+    gamma: Annotated[
+        float | None,
+        typer.Option(
+            "--gamma",
+            help="For the rows with CR, where the paper says 0.5 and 0.1.",
+            rich_help_panel="Budget",
+        ),
+    ] = None,
+    seed: Annotated[
+        str,
+        typer.Option(
+            "--seed", help="One or several (0,1,2): every row runs once per seed.", rich_help_panel="Budget"
+        ),
+    ] = "0",
+    images: Annotated[
+        int, typer.Option("--images", help="Images to time in the time tables.", rich_help_panel="Budget")
+    ] = 10_000,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-root", help="Folder with the CIFAR data; else $HOLDFAST_DATA.", rich_help_panel="Machine"
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="CPU threads per row.", rich_help_panel="Machine")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="fp32 or bf16-mixed.", rich_help_panel="Machine")
+    ] = "fp32",
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster", help="Run rows on Ray: ray, or ray://host:port.", rich_help_panel="Machine"
+        ),
+    ] = "",
+    results: Annotated[
+        Path, typer.Option("--results", help="With NAME results: folder of the kept runs.")
+    ] = Path("results"),
+) -> None:
+    """Reproduce a table or figure of the paper. The default budget is the paper's."""
+    if name == "list":
+        _list()
+    elif name in FIGURE_NAMES:
+        _figure(name, out)
+    elif name == "results":
+        _results(results)
+    else:
+        # Torch takes seconds to import, and --help does not need it.
+        from holdfast.paper.budget import Budget
+        from holdfast.paper.reproduction import Reproduction, parse_seeds, select
+
+        if data_root is not None:
+            os.environ["HOLDFAST_DATA"] = str(data_root.resolve())
+        names = _table_names(name)
+        if gamma is not None and "gamma-selection" in names:
+            raise ArgumentError(
+                "gamma: gamma-selection has its own values; leave --gamma out, or name other tables"
+            )
+        budget = Budget(
+            epochs=epochs,
+            minutes=minutes,
+            width=width,
+            schedule=schedule,
+            lr=lr,
+            series=series,
+            gamma=gamma,
+            precision=precision,
+            threads=threads,
+        )
+        wanted = [part.strip() for part in rows.split(",") if part.strip()]
+        _tables(
+            Reproduction(select(names, wanted), budget, parse_seeds(seed), out),
+            cluster=cluster,
+            images=images,
+            dry_run=dry_run,
+        )
+
+
+reproduce.__doc__ = f"{reproduce.__doc__}\n{EXAMPLES}"
+
+
+def _table_names(name: str) -> list[str]:
+    from holdfast.paper.tables import tables
+
+    if name == "all":
+        return list(tables())
+    others = ("all", "list", "results", *FIGURE_NAMES)
+    names = [choose("NAME", part.strip(), [*tables(), *others]) for part in name.split(",")]
+    if alone := [part for part in names if part in others]:
+        raise ArgumentError(f"NAME: {alone[0]!r} stands alone and is not combined with other names")
+    return names
+
+
+def _list() -> None:
+    from holdfast.paper.tables import networks, tables
+
+    table = Table(title="The paper's tables", title_justify="left")
+    for column in ("Name", "No.", "Rows", "Networks", "What it shows"):
+        table.add_column(column)
+    for entry in tables().values():
+        trained = "random" if entry.kind == "times" else str(len(networks(entry.name)))
+        table.add_row(entry.name, str(entry.number), str(len(entry.rows)), trained, entry.title)
+    rows = sum(len(entry.rows) for entry in tables().values())
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{rows} rows in all, {len(networks())} distinct networks. Also: figure1, figure2, all, results."
+    )
+
+
+def _figure(name: str, out: Path) -> None:
+    from holdfast.paper.figures import write_figure
+
+    _say_written(write_figure(name, out / "figures"))
+
+
+def _results(folder: Path) -> None:
+    from holdfast.paper.results import write_results
+
+    _say_written([write_results(folder)])
+
+
+def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run: bool) -> None:
+    from holdfast.paper.render import terminal, write
+    from holdfast.paper.times import time_networks, time_sheet
+
+    console = Console()
+    if dry_run:
+        console.print(terminal(reproduction.plan_sheet()))
+        for table, rows in reproduction.timed:
+            console.print(f"{table.name}: times {len(rows)} rows on {images} images")
+        return
+    failures = _run(reproduction, cluster)
+    sheets = list(reproduction.sheets())
+    for table, rows in reproduction.timed:
+        folder = reproduction.out / "times"
+        timings = time_networks(rows, folder, width=reproduction.budget.width, images=images)
+        sheets.append(time_sheet(table, rows, timings))
+    for sheet in sheets:
+        console.print(terminal(sheet))
+        _say_written(write(sheet, reproduction.out / "tables"))
+    if failures:
+        raise TrainingError(
+            f"{len(failures)} of {len(reproduction.jobs)} runs failed; the first is "
+            f"{failures[0].job.out.name}: {failures[0].message}"
+        )
+
+
+def _run(reproduction: "Reproduction", cluster: str) -> "Sequence[Failure]":
+    from holdfast.paper.run import run_in_order
+    from holdfast.training.loop import train
+    from holdfast.training.progress import for_terminal
+
+    if cluster:
+        from holdfast.paper.cluster import run_on_ray
+
+        inherited = {name: os.environ[name] for name in ("HOLDFAST_DATA",) if name in os.environ}
+        return run_on_ray(reproduction.jobs, train, cluster, environment=inherited)
+    return run_in_order(reproduction.jobs, train, progress=for_terminal)
+
+
+def _say_written(paths: Iterable[Path]) -> None:
+    typer.echo(f"wrote {', '.join(map(str, paths))}")

@@ -1,0 +1,199 @@
+"""Reported beside measured: a table of the paper and the runs of its networks, as one sheet."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.paper.budget import budget_label, is_paper_budget
+from holdfast.paper.measure import Revised, Run, Values, percentages
+from holdfast.paper.render import Line, Sheet
+from holdfast.paper.tables import COLUMNS, Network, Row, Table, tables
+
+OTHER_BUDGET = (
+    "Measured at another budget than the paper's (200 epochs, width 32, lr 0.1 with two drops): "
+    "the differences show the budget first."
+)
+SELECTED = (
+    "Measured: certified with proved bounds on the test set, by the model that was best on held-out training "
+    'images; "last epoch" is the model after the last step. The authors chose their epoch on the test set.'
+)
+HELD_OUT = (
+    "Measured on the held-out training images, by the model after the last step; its certified values are "
+    "estimates."
+)
+REVISED_NOTE = (
+    '"estimate" divides by Lipschitz constants from 50 steps of power iteration, as the paper\'s table does; '
+    'they come from below. "proved" divides by the bound that every certificate of holdfast rests on.'
+)
+NOT_RUN = "Rows without a measured line were not run."
+
+Runs = Mapping[Network, Sequence[Run]]
+
+
+def by_network(runs: Iterable[Run]) -> dict[Network, list[Run]]:
+    """Runs by what they trained."""
+    found: dict[Network, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[run.network].append(run)
+    return dict(found)
+
+
+def compare(
+    table: Table,
+    rows: Sequence[Row],
+    runs: Runs,
+    *,
+    trained_as: Callable[[Network], Network] = lambda network: network,
+    revise: Callable[[Run], Revised] | None = None,
+) -> Sheet:
+    """The chosen rows of an accuracy table with everything that was measured for them.
+
+    Args:
+        table: any but a time table.
+        rows: of that table.
+        runs: finished runs by network; those with equal options but another seed are averaged.
+        trained_as: the network that stands in for a row's own (another gamma).
+        revise: computes revised constants; needed by tables of the kind "revised".
+    """
+    lines: list[Line] = []
+    seen: list[Run] = []
+    for row in rows:
+        label = (
+            f"LipConvnet-{row.depth}",
+            f"gamma {row.method}" if table.split == "validation" else row.method,
+        )
+        lines.append((*label, "paper", *row.reported.values(), row.increase, "", "the paper's"))
+        for group in _groups(runs.get(trained_as(row.network), ())):
+            seen.extend(group)
+            budget = _budget(row, group[0])
+            seeds = ", ".join(str(run.config.seed) for run in group)
+            for source, values, increase in _measured(table, row, group, runs, trained_as, revise):
+                lines.append((*label, source, *values, increase, seeds, budget))
+    return Sheet(
+        name=table.name,
+        title=f"Table {table.number} of the paper ({table.name}). {table.title}",
+        columns=(
+            "Architecture",
+            "Method",
+            "Source",
+            "Standard",
+            *COLUMNS[1:],
+            _increase_name(table),
+            "Seeds",
+            "Budget",
+        ),
+        lines=tuple(lines),
+        notes=_notes(table, rows, seen, lines),
+    )
+
+
+def _measured(
+    table: Table,
+    row: Row,
+    group: Sequence[Run],
+    runs: Runs,
+    trained_as: Callable[[Network], Network],
+    revise: Callable[[Run], Revised] | None,
+) -> Iterator[tuple[str, Line, str]]:
+    """Lines of one group of seeds: source, values, increase."""
+    if table.kind == "revised" and revise is not None:
+        revised = [percentages(revise(run).accuracies) for run in group]
+        yield "estimate", _means(revised), ""
+        yield "proved", _means([run.test("best") for run in group]), ""
+        yield "estimate - paper", _differences(row, revised), ""
+        return
+    values = [_values(table, run) for run in group]
+    baseline = _baseline_group(table, row, group[0], runs, trained_as)
+    column = table.increase_of
+    increase = ""
+    if baseline and row.method != table.baseline:
+        gain = _mean(values, column) - _mean([_values(table, run) for run in baseline], column)
+        increase = f"{gain:+.2f}"
+    yield "measured", _means(values), increase
+    yield "measured - paper", _differences(row, values), ""
+    last = [run.test("last") for run in group]
+    if table.split == "test" and last != values:
+        yield "last epoch", _means(last), ""
+
+
+def _values(table: Table, run: Run) -> Values:
+    return run.held_out() if table.split == "validation" else run.test("best")
+
+
+def _baseline_group(
+    table: Table, row: Row, like: Run, runs: Runs, trained_as: Callable[[Network], Network]
+) -> Sequence[Run]:
+    """Runs of the row's baseline with the options of `like`, as far as a baseline shares them."""
+    sources = [tables()[name] for name in table.baseline_tables] or [table]
+    network = next(
+        other.network
+        for source in sources
+        for other in source.rows
+        if other.depth == row.depth and other.method == table.baseline
+    )
+    groups = _groups(runs.get(trained_as(network), ()))
+    label = _exact if like.config.conv == "soc" else _without_series
+    return next((group for group in groups if label(group[0]) == label(like)), ())
+
+
+def _exact(run: Run) -> str:
+    return budget_label(run.config)
+
+
+def _without_series(run: Run) -> str:
+    """Budget of a run as a network without SOC layers states it: what BCOP shares with its SOC baseline."""
+    return budget_label(replace(run.config, conv="bcop"))
+
+
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that differ in nothing but the seed (and the machine), in the order of their budgets."""
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: (budget_label(run.config), run.config.seed, run.folder.name)):
+        found[budget_label(run.config)].append(run)
+    return list(found.values())
+
+
+def _budget(row: Row, run: Run) -> str:
+    label = budget_label(run.config)
+    if run.config.minutes is not None:
+        label = label.replace("minutes", f"minutes ({run.summary.epochs:.1f} epochs)", 1)
+    return label if run.config.gamma == row.network.gamma else f"{label}, gamma {run.config.gamma:g}"
+
+
+def _mean(values: Sequence[Values], column: str) -> float:
+    return statistics.fmean(value[column] for value in values)
+
+
+def _means(values: Sequence[Values]) -> Line:
+    """Mean per column, with the standard deviation if there are several seeds."""
+    cells = []
+    for column in COLUMNS:
+        spread = statistics.stdev(value[column] for value in values) if len(values) > 1 else None
+        cells.append(f"{_mean(values, column):.2f}" + ("" if spread is None else f" ± {spread:.2f}"))
+    return tuple(cells)
+
+
+def _differences(row: Row, values: Sequence[Values]) -> Line:
+    return tuple(f"{_mean(values, column) - float(row.reported[column]):+.2f}" for column in COLUMNS)
+
+
+def _increase_name(table: Table) -> str:
+    return f"Increase ({table.increase_of})"
+
+
+def _notes(table: Table, rows: Sequence[Row], seen: Sequence[Run], lines: Sequence[Line]) -> tuple[str, ...]:
+    notes = []
+    if seen:
+        notes.append(
+            REVISED_NOTE if table.kind == "revised" else HELD_OUT if table.split == "validation" else SELECTED
+        )
+    if any(not is_paper_budget(run.config) for run in seen):
+        notes.append(OTHER_BUDGET)
+    if sum(line[2] == "paper" for line in lines) > len({line[:2] for line in lines if line[2] != "paper"}):
+        notes.append(NOT_RUN)
+    if table.lipschitz_deviation:
+        notes.append(
+            f"The paper's largest deviation of a Lipschitz constant from 1: {table.lipschitz_deviation}."
+        )
+    return tuple(notes)

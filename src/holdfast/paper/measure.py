@@ -1,0 +1,132 @@
+"""Finished runs, read back from their folders; only revised constants need the networks themselves."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import CheckpointError
+from holdfast.paper.budget import network_of
+from holdfast.paper.tables import COLUMNS, Network
+from holdfast.training.config import TrainConfig
+from holdfast.training.files import write_atomically
+from holdfast.training.metrics import ENVIRONMENT
+from holdfast.training.run_folder import CONFIG
+from holdfast.training.summary import SUMMARY, RunSummary
+
+REVISED = "revised.json"
+POWER_ITERATIONS = 50
+"""Steps of power iteration on each layer, as in appendix D of the paper."""
+
+Values = dict[str, float]
+"""Percentages by column: "standard" and the paper's three radii."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its options, its summary and the machine it ran on (empty if not recorded)."""
+
+    folder: Path
+    config: TrainConfig
+    summary: RunSummary
+    environment: Mapping[str, Any]
+
+    @property
+    def network(self) -> Network:
+        """What it trained, in the terms of the paper's tables."""
+        return network_of(self.config)
+
+    def test(self, model: str) -> Values:
+        """Proved accuracies on the test set of the model "best" (on held-out images) or "last"."""
+        return percentages(self.summary.test[model])
+
+    def held_out(self) -> Values:
+        """Accuracies of the last model on the held-out images; the certified ones are estimates."""
+        return percentages(self.summary.held_out)
+
+
+@dataclass(frozen=True)
+class Revised:
+    """Accuracies under Lipschitz constants from power iteration, and how far two constants are from 1.
+
+    The deviations are those of the layers between normalisation and head; the first is an estimate from
+    below, the second is proved.
+    """
+
+    accuracies: dict[str, Any]
+    estimated_deviation: float
+    proved_deviation: float
+
+
+def percentages(accuracies: Mapping[str, Any]) -> Values:
+    """Shares as the training writes them, as percentages by the paper's columns.
+
+    >>> percentages({"standard": 0.5, "certified": {"36/255": 0.25, "72/255": 0.125, "108/255": 0.0}})
+    {'standard': 50.0, '36/255': 25.0, '72/255': 12.5, '108/255': 0.0}
+    """
+    shares = {"standard": accuracies["standard"], **accuracies["certified"]}
+    return {column: 100 * float(shares[column]) for column in COLUMNS}
+
+
+def read_run(folder: Path) -> Run:
+    """Read a finished run.
+
+    Raises:
+        CheckpointError: a file of the run is missing or damaged.
+        ArgumentError: its config.toml cannot be read.
+    """
+    try:
+        summary = RunSummary.read(folder)
+        environment_file = folder / ENVIRONMENT
+        environment = json.loads(environment_file.read_text("utf-8")) if environment_file.exists() else {}
+        run = Run(folder, TrainConfig.read(folder / CONFIG), summary, environment)
+        for model in ("best", "last"):
+            run.test(model)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: not the folder of a finished run ({error!r})") from error
+    return run
+
+
+def finished_runs(root: Path) -> tuple[Run, ...]:
+    """All finished runs in the folders of `root`, by name; none if there is no such folder."""
+    return tuple(read_run(path.parent) for path in sorted(root.glob(f"*/{SUMMARY}")))
+
+
+def revise(run: Run) -> Revised:
+    """Certify the test set anew with estimated constants, once: the result is kept in the run's folder."""
+    path = run.folder / REVISED
+    if not path.exists():
+        write_atomically(path, (json.dumps(_revised(run), indent=2) + "\n").encode())
+    return Revised(**json.loads(path.read_text("utf-8")))
+
+
+def _revised(run: Run) -> dict[str, Any]:
+    from holdfast.certify.curve import certified_accuracy
+    from holdfast.certify.estimate import layer_estimates
+    from holdfast.certify.radii import certify
+    from holdfast.data.dataset import to_float
+    from holdfast.data.sources import load as load_data
+    from holdfast.models.storage import load as load_model
+    from holdfast.training.evaluation import RADII
+    from holdfast.training.loop import BEST
+
+    model = load_model(run.folder / BEST)
+    images = load_data(run.config.data, split="test", image_size=run.config.image_size)
+    estimates = layer_estimates(model, POWER_ITERATIONS)
+    between = math.prod(value for path, value in estimates.items() if path not in ("normalize", "head"))
+    proved = certify(model, to_float(images.images))
+    # A radius is a margin divided by the constant, so another constant only rescales it.
+    scale = proved.lipschitz / (between * estimates["normalize"])
+    accuracy = certified_accuracy(
+        replace(proved, radius=proved.radius * scale), images.labels, list(RADII.values())
+    )
+    return {
+        "accuracies": {
+            "standard": accuracy.standard,
+            "certified": {name: accuracy[radius] for name, radius in RADII.items()},
+        },
+        "estimated_deviation": between - 1,
+        "proved_deviation": proved.lipschitz * float(model.normalize.std.min()) - 1,
+    }

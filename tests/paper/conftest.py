@@ -1,0 +1,67 @@
+"""Folders of finished runs, written as the training loop writes them, with chosen numbers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.paper.budget import Budget
+from holdfast.paper.run import folder_name
+from holdfast.paper.tables import tables
+from holdfast.training.run_folder import CONFIG
+from holdfast.training.summary import RunSummary
+
+SMALL = Budget(epochs=5, width=16, schedule="onecycle", lr=0.3)
+
+
+def accuracies(values: tuple[float, float, float, float], **more: Any) -> dict[str, Any]:
+    """Percentages as the shares that the training writes."""
+    standard, *certified = (value / 100 for value in values)
+    return {
+        "images": 10_000,
+        "standard": standard,
+        "certified": dict(zip(("36/255", "72/255", "108/255"), certified, strict=True)),
+        **more,
+    }
+
+
+WriteRun = Callable[..., Path]
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> WriteRun:
+    def write(
+        table: str,
+        row: str,
+        best: tuple[float, float, float, float],
+        *,
+        last: tuple[float, float, float, float] | None = None,
+        held_out: tuple[float, float, float, float] = (50.0, 40.0, 30.0, 20.0),
+        seed: int = 0,
+        budget: Budget = SMALL,
+    ) -> Path:
+        config = budget.config(tables()[table].select([row])[0].network, seed)
+        folder = tmp_path / "results" / folder_name(config)
+        folder.mkdir(parents=True)
+        (folder / CONFIG).write_text(config.to_toml())
+        environment = {"cpu": "A CPU", "threads": 2, "gpus": [], "torch": "2.13.0", "holdfast": "0.1.0"}
+        (folder / "environment.json").write_text(json.dumps(environment))
+        RunSummary(
+            out=str(folder),
+            steps=1755,
+            epochs=5.0,
+            elapsed=5400.0,
+            images_per_second=41.6,
+            loss=1.0,
+            held_out=accuracies(held_out),
+            best=accuracies(held_out, step=1404),
+            test={
+                "last": accuracies(best if last is None else last, lipschitz=3.98885),
+                "best": accuracies(best, lipschitz=3.98884),
+            },
+        ).write(folder)
+        return folder
+
+    return write

@@ -1,0 +1,77 @@
+"""RESULTS.md from a small fixture: deterministic, complete, honest about what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import DataError
+from holdfast.paper.budget import Budget
+from holdfast.paper.claims import claims_sheet
+from holdfast.paper.measure import finished_runs
+from holdfast.paper.results import results, write_results
+
+from .conftest import SMALL, WriteRun, accuracies
+
+
+@pytest.fixture
+def folder(write_run: WriteRun) -> Path:
+    write_run("cifar10-main", "5-soc-maxmin", (62.0, 42.0, 24.0, 12.0))
+    write_run("cifar10-main", "5-hh", (61.9, 42.0, 24.0, 12.5))
+    write_run("cifar10-shallow", "5-bcop", (55.0, 35.0, 20.0, 13.9))
+    return write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0)).parent
+
+
+def test_equal_records_give_equal_text(folder: Path) -> None:
+    first = write_results(folder)
+    text = first.read_text()
+    assert first == folder.parent / "RESULTS.md"
+    assert write_results(folder).read_text() == text
+    assert results(folder) == text
+
+
+def test_every_run_is_listed_with_the_papers_numbers(folder: Path) -> None:
+    text = results(folder)
+    assert "| 61.00 | 44.00 | 29.00 | 17.00 | 75.31 / 60.37 / 45.62 / 32.38 | 5 epochs, width 16" in text
+    assert "- A CPU; 2 threads; no GPU; torch 2.13.0; holdfast 0.1.0: 4 runs" in text
+    assert "- `cifar10-main`: 21 of 24 rows." in text
+    assert "- `cifar100-main`: 32 of 32 rows." in text
+    assert "4 of the paper's 132 distinct networks were trained" in text
+
+
+def test_a_run_that_goes_on_is_listed_as_unfinished(folder: Path, write_run: WriteRun) -> None:
+    run = write_run("cifar10-main", "10-cr", (0.0, 0.0, 0.0, 0.0), budget=Budget())
+    (run / "summary.json").unlink()
+    record = {"kind": "epoch", "step": 351, "epoch": 1.0, "held_out": accuracies((30.0, 20.0, 10.0, 5.0))}
+    (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    text = results(folder)
+    assert f"| {run.name} | 1.0 | 30.00 | 20.00 | 10.00 | 5.00 | the paper's" in text
+    assert "4 of the paper's 132" in text
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        write_results(tmp_path)
+
+
+def test_claims_are_judged_by_the_numbers(folder: Path) -> None:
+    lines = {line[0]: line for line in claims_sheet(finished_runs(folder)).lines}
+    # Standard error of a difference at 12% and 17% of 10,000 images: 0.50 points; at 62%: 0.69 points.
+    assert lines["CR lifts the certified accuracy at 108/255"][2:6] == ("108/255", "+4.99", "+4.50", "yes")
+    assert lines["HH is no worse than MaxMin"][2:6] == ("standard", "+0.52", "-0.10", "yes")
+    assert lines["SOC beats BCOP"][2:6] == ("108/255", "+1.88", "-1.90", "no")
+    assert "SOC beats Cayley" not in lines
+
+
+def test_pairs_of_different_budgets_or_seeds_prove_nothing(write_run: WriteRun) -> None:
+    root = write_run("cifar10-main", "5-hh", (62.0, 42.0, 24.0, 12.0)).parent
+    write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0), budget=Budget())
+    write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0), budget=SMALL, seed=1)
+    assert claims_sheet(finished_runs(root)).lines == ()
+
+
+def test_a_gain_within_chance_is_called_so(write_run: WriteRun) -> None:
+    root = write_run("cifar10-main", "5-hh", (62.0, 42.0, 24.0, 12.0)).parent
+    write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 12.5))
+    (line,) = claims_sheet(finished_runs(root)).lines
+    assert line[4:6] == ("+0.50", "within chance")
