@@ -60,13 +60,17 @@ class CropFlip:
                 "images: expected (N, C, H, W) and one (row, column, mirrored) each, got "
                 f"{tuple(images.shape)} and {tuple(choices.shape)}"
             )
-        height, width = images.shape[2:]
-        row, column, mirrored = choices.to(images.device).unbind(1)
+        count, channels, height, width = images.shape
+        device = images.device
+        row, column, mirrored = choices.to(device)[:, :, None].unbind(1)
         padded = F.pad(images, (self.padding,) * 4)
-        # A view of every possible crop, (N, C, 2p+1, 2p+1, H, W), of which one gather copies one per image.
-        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-        crops = windows[torch.arange(len(images), device=images.device), :, row, column]
-        return torch.where(mirrored.bool()[:, None, None, None], crops.flip(3), crops)
+        rows = row + torch.arange(height, device=device)
+        across = torch.arange(width, device=device)
+        columns = column + torch.where(mirrored.bool(), width - 1 - across, across)
+        # Where in its padded plane each pixel comes from, alike for all channels: one gather for the batch.
+        source = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
+        source = source.reshape(count, 1, height * width).expand(-1, channels, -1)
+        return padded.flatten(2).gather(2, source).reshape(images.shape)
 
 
 def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:

@@ -96,8 +96,8 @@ class Batches:
         count = len(chosen)
         part = slice(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
         indices = chosen[part]
-        images = self.dataset.images[indices]
+        images = self.dataset.images.index_select(0, indices)
         if self.augment is not None:
             choices = self.augment.draw(count, generator(Stream.AUGMENT, self.seed, self.epoch, step))
             images = self.augment.apply(images, choices[part])
-        return to_float(images), self.dataset.labels[indices], indices
+        return to_float(images), self.dataset.labels.index_select(0, indices), indices
