@@ -1,20 +1,12 @@
 r"""Proved upper bounds on spectral norms of matrices and convolutions, in float64 on the CPU.
 
-The proof is a factorisation. Let H be Hermitian, s a guess, T = fl(s I - H). If the floating-point Cholesky
-factorisation of T runs to its end, then T + E is positive semidefinite for some ||E|| <= `cholesky_error`,
-hence
+Skew matrices are bounded through the Hermitian H = iA, all others through the Gram matrix, a convolution
+frequency by frequency; `eigenvalues` and `strips` do the proof. Every error in the computation of H is added:
+`gram_error`, `transform_error`, and `TINY` for underflow. Assumed: IEEE float64 rounded to nearest, ordinary
+sums in matrix products and in LAPACK's substitution-based Cholesky, sine and cosine within 2 units in the last
+place.
 
-.. math:: \lambda_{\max}(H) \le s + \text{cholesky\_error} + \text{shift\_error}.
-
-How the guess was found does not matter: a bad one fails, or gives a loose bound that bisection tightens.
-Skew matrices are bounded through H = iA, all others through the Gram matrix; a convolution frequency by
-frequency. Every error that the computation of H makes is added: `gram_error`, `transform_error`, and `TINY`
-for underflow. Assumed: IEEE float64 rounded to nearest, ordinary sums in matrix products and in LAPACK's
-substitution-based Cholesky, sine and cosine of the C library within 2 units in the last place.
-
-References: S. M. Rump, Verification of positive definiteness, BIT 46, 2006; J. W. Demmel, On floating point
-errors in Cholesky, LAPACK Working Note 14, 1989; H. Sedghi et al., The singular values of convolutional
-layers, 2019.
+Reference: H. Sedghi et al., The singular values of convolutional layers, ICLR 2019.
 """
 
 import math
@@ -24,6 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
+from holdfast.functional.eigenvalues import largest_eigenvalue_upper_bound
 from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from holdfast.functional.rounding import (
     TINY,
@@ -36,8 +29,8 @@ from holdfast.functional.rounding import (
     sqrt_up,
     sum_up,
     times_power_of_two,
-    up,
 )
+from holdfast.functional.strips import Strips
 
 __all__ = [
     "circular_convolution_norm_upper_bound",
@@ -50,23 +43,10 @@ __all__ = [
 
 GAP = 1e-7  # first distance between estimate and guess; rounding errors of the proof are about 1e-10
 SKEW_GAP = 1e-5  # the polynomial of a skew operator is flat: its norm to five digits is plenty
-BISECT = 5e-5  # a failed and a successful guess that are this close end the search
-DENSE = 256  # zero-padded operators of at most this many rows and columns are bounded as one matrix: no loss
+DENSE = 256  # zero-padded operators of at most this many rows and columns are bounded as one matrix
+EXACT_PIXELS, EXACT_PRODUCTS = 16, 10**10  # skew operators beyond both are bounded row by row on a circle
 CHUNK = 2**22  # complex numbers held at once (64 MB)
 PHASE_ERROR = 32 * UNIT
-
-
-def cholesky_error(n: int, trace: float) -> float:
-    r"""Bound on ||E|| where s I - H + E = R^H R, for a completed factorisation of T = fl(s I - H).
-
-    Each entry of R comes from a real sum of at most 2n + 2 products (a complex product is two), a division
-    and a root, so each part of (R^H R - T)_ij is at most gamma_m sum_k |r_ki| |r_kj| with m = 2n + 8 (spare
-    roundings for reciprocals). With both parts, c = sqrt(2) gamma_m: at most c ||r_i|| ||r_j||, and the
-    diagonal gives ||r_i||^2 <= T_ii / (1 - c). So the norm is at most c / (1 - c) * trace(T). Rounding of
-    the shift adds u T_ii / (1 - u) on the diagonal: at most 2 u trace(T), as all T_ii are positive.
-    """
-    c = product_up(sqrt_up(2.0), gamma(2 * n + 8))
-    return product_up(sum_up(product_up(c, up(1 / (1 - up(c)))), 2 * UNIT), trace)
 
 
 def gram_error(m: int, frobenius: float) -> float:
@@ -136,9 +116,7 @@ def spectral_matrices_norm_upper_bound(matrices: Tensor) -> float:
         if not scaled.is_complex() and scaled.shape[1] == scaled.shape[2] and torch.equal(scaled, -scaled.mT):
             hermitian = torch.complex(torch.zeros_like(scaled), scaled)
             # A real skew matrix has eigenvalues +-iy in pairs, so the largest of iA is the norm of A.
-            bound = _largest_eigenvalue_upper_bound(
-                hermitian, SKEW_GAP, proved=bound, symmetric_spectrum=True
-            )
+            bound = largest_eigenvalue_upper_bound(hermitian, SKEW_GAP, proved=bound, symmetric_spectrum=True)
         else:
             bound = max(bound, _norm_through_gram(scaled, bound))
     return scale_up(sum_up(bound, TINY), exponent) if bool(stack.any()) else 0.0
@@ -197,6 +175,8 @@ def zero_padded_convolution_norm_upper_bound(kernel: Tensor, height: int, width:
     kernel = kernel[:, :, y - reach_y : y + reach_y + 1, x - reach_x : x + reach_x + 1]
     if max(kernel.shape[:2]) * height * width <= DENSE:
         return matrix_norm_upper_bound(_dense_zero_padded(kernel, height, width))
+    if _is_skew(kernel):
+        return _by_strips(kernel, height, width)
     return _on_grid(kernel, height + reach_y, width + reach_x)
 
 
@@ -229,6 +209,43 @@ def _dense_zero_padded(kernel: Tensor, height: int, width: int) -> Tensor:
     return dense.view(out_channels * height * width, in_channels * height * width)
 
 
+def _is_skew(kernel: Tensor) -> bool:
+    """Whether the convolution is skew to the bit: K[o, i, t] = -K[i, o, -t]."""
+    square = kernel.shape[0] == kernel.shape[1] and kernel.shape[2] % 2 == kernel.shape[3] % 2 == 1
+    return square and torch.equal(kernel, -kernel.transpose(0, 1).flip(2, 3))
+
+
+def _by_strips(kernel: Tensor, height: int, width: int) -> float:
+    """Norm of a zero-padded skew convolution, exactly or with a circle around each row."""
+    exponent = largest_entry_exponent(kernel)
+    if not kernel.any():
+        return 0.0
+    kernel = times_power_of_two(kernel, -exponent)
+    channels, rows = kernel.shape[0], kernel.shape[2]
+    narrow = min(height, width)
+    products = height * width // narrow * (channels * narrow) ** 3
+    exact = height * width <= EXACT_PIXELS or products <= EXACT_PRODUCTS
+    if (width > height) == exact and width != height:
+        # Exact strips are cheapest when they are short, and the circle loses least around the longer side.
+        kernel, height, width = kernel.transpose(2, 3), width, height
+        rows = kernel.shape[2]
+    if exact:
+        taps = torch.stack([_dense_zero_padded(kernel[:, :, t : t + 1], 1, width) for t in range(rows)])
+        hermitian = torch.complex(torch.zeros_like(taps), taps).unsqueeze(1)
+        bound = Strips(hermitian, height, symmetric_spectrum=True).eigenvalue_upper_bound(0.0)
+        return scale_up(sum_up(bound, TINY), exponent)
+    columns = kernel.shape[3]
+    table = kernel.permute(3, 2, 0, 1).reshape(columns, -1)
+    bound, chunk = 0.0, max(1, CHUNK // (channels * max(1, rows // 2)) ** 2)
+    for cos, sin, symmetric in _phases(1, columns, 1, width + columns // 2, chunk):
+        hermitian = (
+            torch.complex(-(sin @ table), cos @ table).view(-1, rows, channels, channels).transpose(0, 1)
+        )
+        bound = Strips(hermitian, height, symmetric_spectrum=symmetric).eigenvalue_upper_bound(bound)
+    error = transform_error(rows * columns, frobenius_upper_bound(table)) if columns > 1 else 0.0
+    return scale_up(sum_up(bound, error, TINY), exponent)
+
+
 @torch.no_grad()
 def _on_grid(kernel: Tensor, height: int, width: int) -> float:
     """Largest norm over the frequencies of a height x width circle."""
@@ -237,8 +254,7 @@ def _on_grid(kernel: Tensor, height: int, width: int) -> float:
         return 0.0
     kernel = times_power_of_two(kernel, -exponent)
     out_channels, in_channels, rows, columns = kernel.shape
-    skew = kernel.shape[2:].numel() % 2 == 1 and out_channels == in_channels
-    skew = skew and torch.equal(kernel, -kernel.transpose(0, 1).flip(2, 3))
+    skew = _is_skew(kernel)
     taps = rows * columns
     table = kernel.permute(2, 3, 0, 1).reshape(taps, -1)
     bound = 0.0
@@ -251,7 +267,7 @@ def _on_grid(kernel: Tensor, height: int, width: int) -> float:
             # A frequency and its negative have conjugate matrices, so iA has opposite eigenvalues there: the
             # largest and the smallest on half the grid are the largest on the whole.
             hermitian = torch.complex(-imaginary, real)
-            bound = _largest_eigenvalue_upper_bound(
+            bound = largest_eigenvalue_upper_bound(
                 hermitian, SKEW_GAP, proved=bound, symmetric_spectrum=symmetric
             )
         else:
@@ -302,81 +318,7 @@ def _norm_through_gram(matrices: Tensor, proved: float) -> float:
     if spread <= GAP * center:
         eigenvalue = sum_up(center, spread)
     else:
-        eigenvalue = _largest_eigenvalue_upper_bound(
+        eigenvalue = largest_eigenvalue_upper_bound(
             gram, GAP, proved=proved * proved, symmetric_spectrum=True
         )
     return max(proved, sqrt_up(sum_up(eigenvalue, error)))
-
-
-def _largest_eigenvalue_upper_bound(
-    h: Tensor, gap: float, *, proved: float, symmetric_spectrum: bool
-) -> float:
-    """Bound on the eigenvalues of Hermitian matrices given by their lower triangles, not below `proved`.
-
-    With `symmetric_spectrum` only the largest eigenvalue is bounded, else the largest absolute value.
-    """
-    signs = (1,) if symmetric_spectrum else (1, -1)
-    floor = max(proved, h.shape[-1] * 2.0**-44)  # below this, rounding errors of the proof are all there is
-    estimate = _largest_eigenvalue_estimate(h, signs)
-    failed, guess = 0.0, max(estimate * (1 + gap), floor)
-    while (bound := prove_eigenvalue_bound(h, guess, signs)) is None:
-        failed, gap = guess, 10 * gap
-        guess = max(guess, estimate) * (1 + gap)
-    while failed and guess > failed * (1 + BISECT):
-        middle = math.sqrt(failed * guess)
-        if (better := prove_eigenvalue_bound(h, middle, signs)) is None:
-            failed = middle
-        else:
-            guess, bound = middle, better
-    return max(bound, proved)
-
-
-def prove_eigenvalue_bound(h: Tensor, guess: float, signs: tuple[int, ...] = (1,)) -> float | None:
-    """Bound on the largest eigenvalue of every sign * H, just above `guess`; None if the proof fails."""
-    n, bound = h.shape[-1], 0.0
-    for sign in signs:
-        shifted = h.neg() if sign > 0 else h.clone()
-        diagonal = shifted.diagonal(dim1=1, dim2=2)
-        diagonal += guess
-        trace = float(diagonal.real.sum(dim=1).max())
-        factor, info = torch.linalg.cholesky_ex(shifted)
-        if bool(info.any()) or not bool(torch.isfinite(factor.diagonal(dim1=1, dim2=2).real).all()):
-            return None
-        # A completed factorisation has a positive diagonal, so its computed sum is within gamma_n of the
-        # trace.
-        trace = product_up(trace, sum_up(1.0, gamma(2 * n)))
-        bound = max(bound, sum_up(guess, cholesky_error(n, trace), TINY))
-    return bound
-
-
-def _largest_eigenvalue_estimate(h: Tensor, signs: tuple[int, ...]) -> float:
-    """Estimate of the largest eigenvalue of every sign * H: exact for small matrices, else Lanczos."""
-    if h.shape[-1] <= 64:
-        values = torch.linalg.eigvalsh(h)
-    else:
-        generator = torch.Generator(device="cpu").manual_seed(0)
-        start = torch.randn(*h.shape[:2], 1, dtype=torch.float64, device="cpu", generator=generator).to(
-            h.dtype
-        )
-        values = _ritz_values(h, start, steps=60)
-    return max(float((sign * values).max()) for sign in signs)
-
-
-def _ritz_values(h: Tensor, start: Tensor, steps: int) -> Tensor:
-    """Eigenvalues of H on the Krylov space of `start`; orthogonalised twice, which is as good as exactly."""
-    basis = torch.zeros(*h.shape[:2], steps, dtype=h.dtype, device=h.device)
-    image = torch.zeros_like(basis)
-    vector = start
-    for step in range(steps):
-        before = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-        for _ in range(2):
-            vector = vector - basis[:, :, :step] @ (basis[:, :, :step].mH @ vector)
-        size = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-        # What is left of an exhausted Krylov space is noise, not orthogonal to it: go on with zero.
-        vector = torch.where(size > 1e-10 * before, vector / size, torch.zeros_like(vector))
-        basis[:, :, step : step + 1] = vector
-        vector = h @ vector
-        image[:, :, step : step + 1] = vector
-    projected = basis.mH @ image
-    values: Tensor = torch.linalg.eigvalsh((projected + projected.mH) / 2)
-    return values
