@@ -1,10 +1,10 @@
 r"""Proved upper bounds on spectral norms of matrices and convolutions, in float64 on the CPU.
 
 Skew matrices are bounded through the Hermitian H = iA, all others through the Gram matrix, a convolution
-frequency by frequency; `eigenvalues` and `strips` do the proof. Every error in the computation of H is added:
-`gram_error`, `transform_error`, and `TINY` for underflow. Assumed: IEEE float64 rounded to nearest, ordinary
-sums in matrix products and in LAPACK's substitution-based Cholesky, sine and cosine within 2 units in the last
-place.
+frequency by frequency; `eigenvalues` and `strips` do the proof. Every error in the computation of H is
+added: `gram_error`, `transform_error`, and `TINY` for underflow. Assumed: IEEE float64 rounded to nearest,
+ordinary sums in matrix products and in LAPACK's substitution-based Cholesky, sine and cosine within 2 units
+in the last place.
 
 Reference: H. Sedghi et al., The singular values of convolutional layers, ICLR 2019.
 """
