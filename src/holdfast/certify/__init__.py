@@ -5,6 +5,7 @@ its parent whenever any part of it is imported, so the function would be gone af
 package is therefore callable, and a call is a call of `holdfast.certify.radii.certify`.
 """
 
+import inspect
 import sys
 from types import ModuleType
 
@@ -30,6 +31,7 @@ __all__ = [
 
 class _CallablePackage(ModuleType):
     __call__ = staticmethod(certify)
+    __signature__ = inspect.signature(certify)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from holdfast.errors import NotProvedError
-from holdfast.functional.rounding import product_up
+from holdfast.functional.rounding import up
 from holdfast.nn.lipschitz import Shape
 from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
 
@@ -29,7 +29,7 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Shape | None = None) ->
 
 def body_upper_bound(body: nn.Module, input_shape: Shape) -> float:
     """Proved upper bound for the layers in `body`, in the order of execution."""
-    bounds = []
+    total = 1.0
     for path, layer, shape in placed_layers(body, input_shape):
         try:
             bound = layer.lipschitz_bound(shape)
@@ -37,6 +37,6 @@ def body_upper_bound(body: nn.Module, input_shape: Shape) -> float:
             raise NotProvedError(f"{path}: {error}") from error
         if not 0 <= bound < math.inf:
             raise NotProvedError(f"{path}: {type(layer).__name__} has no finite bound, got {bound}")
-        if bound != 1:
-            bounds.append(bound)
-    return product_up(*bounds)
+        if bound != 1:  # a factor of one needs no rounding
+            total = bound if total == 1 else up(total * bound)
+    return total

@@ -10,10 +10,6 @@ from holdfast.errors import ArgumentError
 from holdfast.nn.lipschitz import LipschitzModule, Shape
 from holdfast.nn.walk import device_of, input_shape_of, placed_layers, unwrap
 
-# Layers are affine, or piecewise linear with few pieces this close to a random point. The step only has to
-# stand clear of float64 rounding.
-STEP = 1e-3
-
 
 def lipschitz_estimate(model: nn.Module, iterations: int = 50, *, input_shape: Shape | None = None) -> float:
     """Estimate the Lipschitz constant from raw pixels to logits, as the product of the layers' estimates.
@@ -54,24 +50,25 @@ def layer_estimates(
 def _layer_estimate(
     layer: LipschitzModule, input_shape: Shape, iterations: int, device: torch.device
 ) -> float:
-    """Largest gain ||f(x + hv) - f(x)|| / ||hv|| met on the way to the leading singular vector v.
+    """Largest gain ||f(v) - f(0)|| / ||v|| met on the way to the leading singular vector v.
 
-    Products with the Jacobian are differences of the layer's own outputs, those with its transpose are
-    gradients; a gain is then a ratio of distances that the layer really has.
+    Around zero every layer of holdfast is affine or positively homogeneous, so that differences of its own
+    outputs are products with its Jacobian, and gradients are products with the transpose. A gain is then a
+    ratio of distances that the layer really has.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, *input_shape, dtype=torch.float64, generator=generator).to(device)
     v = torch.randn(1, *input_shape, dtype=torch.float64, generator=generator).to(device)
+    origin = torch.zeros_like(v)
     largest = 0.0
     for _ in range(iterations):
         v = v / v.norm()
         with torch.no_grad():
-            change = (layer(x + STEP * v) - layer(x)) / STEP
+            change = layer(v) - layer(origin)
         gain = float(change.norm())
         largest = max(largest, gain)
         if not gain:
             break
-        v = _transpose_product(layer, x, change)
+        v = _transpose_product(layer, v, change)
     return largest
 
 

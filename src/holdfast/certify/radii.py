@@ -67,10 +67,12 @@ def certify(model: nn.Module, images: Tensor, *, batch_size: int = 256) -> Certi
     device = device_of(exact)
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         lipschitz = body_upper_bound(body, tuple(images.shape[1:]))
-        parts = torch.split(images, batch_size)
-        logits = [head(body(part.to(device, torch.float64))).cpu() for part in parts]
+        logits = torch.empty(len(images), head.num_classes, dtype=torch.float64)
+        for start in range(0, len(images), batch_size):
+            part = images[start : start + batch_size].to(device, torch.float64)
+            logits[start : start + batch_size] = head(body(part))
         distances = head.pair_distance_bounds().cpu()
-    return certify_logits(torch.cat(logits), distances, lipschitz)
+    return certify_logits(logits, distances, lipschitz)
 
 
 def certify_logits(logits: Tensor, distances: Tensor, lipschitz: float) -> Certificates:

@@ -138,9 +138,11 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _config(file: Path, header: dict[str, Any]) -> LipConvnetConfig:
     config: Any = header.get("config")
     known = {field.name for field in dataclasses.fields(LipConvnetConfig)}
-    if not isinstance(config, dict) or set(config) != known:
-        differing = sorted(known ^ set(config or ()))
-        raise CheckpointError(f"{file}: its description lacks or adds settings: {', '.join(differing)}")
+    given = set(config) if isinstance(config, dict) else set()
+    if given != known:
+        raise CheckpointError(
+            f"{file}: its description lacks or adds settings: {', '.join(sorted(known ^ given))}"
+        )
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     return LipConvnetConfig(**settings)
 

@@ -1,0 +1,193 @@
+"""Save and load: the same network back, one file, whole or not at all, and one sentence for every damage."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import holdfast as hf
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models import storage
+from holdfast.models.lipconvnet import LipConvnet
+
+
+def tiny(**arguments: object) -> LipConvnet:
+    defaults = {"depth": 5, "num_classes": 3, "width": 2, "image_size": 4, "in_channels": 1}
+    return hf.lipconvnet(**{**defaults, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "net.safetensors"
+    hf.save(tiny(), path)
+    return path
+
+
+def rewrite(
+    path: Path, change: dict[str, object] | None = None, tensors: dict[str, torch.Tensor] | None = None
+) -> None:
+    """The same file with another header or other tensors."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as content:
+        header = json.loads(content.metadata()["holdfast"])
+    contents = load_file(path) if tensors is None else tensors
+    save_file(contents, path, {"holdfast": json.dumps({**header, **(change or {})})})
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize("head", ["lln", "orthogonal"])
+def test_a_trained_network_comes_back(tmp_path: Path, conv: str, head: str) -> None:
+    model = tiny(conv=conv, head=head, std=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.rand(4, 1, 4, 4)).square().sum().backward()
+        optimizer.step()
+    hf.save(model, tmp_path / "a.safetensors")
+    loaded = hf.load(tmp_path / "a.safetensors")
+    images = torch.rand(5, 1, 4, 4)
+    assert not loaded.training
+    assert loaded.config == model.config
+    with torch.no_grad():
+        assert torch.equal(loaded(images), model.eval()(images))
+    assert torch.equal(hf.certify(loaded, images).radius, hf.certify(model, images).radius)
+    assert all(p.requires_grad for p in loaded.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_precision_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = tiny().to(dtype)
+    hf.save(model, tmp_path / "a.safetensors")
+    loaded = hf.load(tmp_path / "a.safetensors")
+    assert all(
+        torch.equal(a, b) and a.dtype == b.dtype
+        for a, b in zip(loaded.parameters(), model.parameters(), strict=True)
+    )
+
+
+def test_load_draws_no_random_numbers(file: Path) -> None:
+    before = torch.get_rng_state()
+    hf.load(file)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_wrapped_models_are_saved_as_themselves(tmp_path: Path) -> None:
+    model = tiny()
+    hf.save(nn.DataParallel(model), tmp_path / "a.safetensors")
+    assert torch.equal(hf.load(str(tmp_path / "a.safetensors")).head.weight, model.head.weight)  # type: ignore[arg-type]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = file.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(CheckpointError, match=r"cannot write there .No space left on device"):
+        hf.save(tiny(), file)
+    assert file.read_bytes() == before
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_saved_file_has_ordinary_permissions(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_no_pickle_is_ever_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"weight": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match="not a safetensors file, or a truncated one"):
+        hf.load(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
+def test_truncated_files(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError, match="not a safetensors file, or a truncated one"):
+        hf.load(file)
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(1)}, tmp_path / "a.safetensors")
+    with pytest.raises(CheckpointError, match=r"a safetensors file, but not one that holdfast.save wrote"):
+        hf.load(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2, "holdfast": "9.1"}, "has format 2, this version reads 1; use holdfast 9.1 or newer"),
+        ({"model": "resnet"}, "describes no network that this version knows"),
+        ({"config": {"depth": 5}}, "its description lacks or adds settings: activation, conv"),
+        ({"config": 3}, "its description lacks or adds settings"),
+    ],
+)
+def test_other_headers(file: Path, change: dict[str, object], message: str) -> None:
+    rewrite(file, change)
+    with pytest.raises(CheckpointError, match=message):
+        hf.load(file)
+
+
+def test_a_header_that_cannot_be_built(file: Path) -> None:
+    config = {**tiny().config.__dict__, "conv": "sco"}
+    rewrite(file, {"config": config})
+    with pytest.raises(CheckpointError, match=r"cannot be built .*did you mean 'soc'"):
+        hf.load(file)
+
+
+def test_a_damaged_header(file: Path) -> None:
+    save_file(load_file(file), file, {"holdfast": "{"})
+    with pytest.raises(CheckpointError, match="its description is damaged"):
+        hf.load(file)
+
+
+def test_all_that_does_not_fit_is_named(file: Path) -> None:
+    tensors = load_file(file)
+    del tensors["head.bias"]
+    tensors["extra.weight"] = torch.zeros(1)
+    tensors["head.weight"] = torch.zeros(2, 2)
+    rewrite(file, tensors=tensors)
+    with pytest.raises(
+        CheckpointError, match=r"missing head\.bias; extra extra\.weight; size mismatch for head\.weight"
+    ):
+        hf.load(file)
+
+
+def test_integers_in_the_place_of_weights(file: Path) -> None:
+    tensors = load_file(file)
+    tensors["head.bias"] = torch.zeros(3, dtype=torch.int64)
+    rewrite(file, tensors=tensors)
+    with pytest.raises(CheckpointError, match=r"head\.bias expected torch\.float32, got torch\.int64"):
+        hf.load(file)
+
+
+def test_names_of_the_zoo(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "ZOO", file.parent)
+    assert isinstance(hf.load("net"), LipConvnet)
+    with pytest.raises(CheckpointError, match=r"nett: no such file, and no network .*; did you mean 'net'"):
+        hf.load("nett")
+
+
+def test_folders(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected a \.safetensors file, got a folder"):
+        hf.load(tmp_path)
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot write there .*create the folder first"):
+        hf.save(tiny(), tmp_path / "no" / "a.safetensors")
+
+
+def test_other_models_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"model: expected a network made by holdfast\.lipconvnet, got Linear"
+    ):
+        hf.save(nn.Linear(2, 2), tmp_path / "a.safetensors")

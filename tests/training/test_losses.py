@@ -1,0 +1,122 @@
+"""CertificateLoss, against sums done by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.nn import Flatten, Head, NormalizedLinear, OrthogonalHead
+from holdfast.training.losses import CertificateLoss
+
+LOGITS = torch.tensor([[3.0, 1.0], [0.0, 4.0]])
+LABELS = torch.tensor([0, 0])  # right by 2, wrong by 4
+CROSS_ENTROPY = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(4))) / 2
+
+
+def model(head: Head) -> nn.Sequential:
+    return nn.Sequential(Flatten(), head)
+
+
+def test_orthogonal_head_by_hand() -> None:
+    # Only the correct image is rewarded, with its margin 2 / sqrt(2), averaged over both.
+    loss = CertificateLoss(gamma=0.5)(model(OrthogonalHead(4, 2)), LOGITS, LABELS)
+    assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * (2 / math.sqrt(2)) / 2, rel=1e-6)
+
+
+def test_lln_head_by_hand() -> None:
+    head = NormalizedLinear(2, 2)
+    head.load_state_dict({"weight": torch.tensor([[5.0, 0.0], [-0.1, 0.0]]), "bias": torch.zeros(2)})
+    loss = CertificateLoss(gamma=0.5)(model(head), LOGITS, LABELS)
+    assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * (2 / 2) / 2, rel=1e-6)
+
+
+def test_gamma_zero_is_cross_entropy_for_any_model() -> None:
+    loss = CertificateLoss(0)(nn.Identity(), LOGITS, LABELS)
+    assert torch.equal(loss, nn.functional.cross_entropy(LOGITS, LABELS))
+
+
+def test_the_certificate_pulls_margins_apart_and_moves_the_rows() -> None:
+    head = NormalizedLinear(4, 3)
+    network, x, labels = model(head), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    CertificateLoss(1.0)(network, network(x), labels).backward()
+    with_reward = head.weight.grad.clone()  # type: ignore[union-attr]
+    network.zero_grad()
+    CertificateLoss(0.0)(network, network(x), labels).backward()
+    assert not torch.allclose(with_reward, head.weight.grad)  # type: ignore[arg-type]
+
+
+def test_wrong_images_feel_cross_entropy_alone() -> None:
+    logits = torch.tensor([[0.0, 4.0]], requires_grad=True)
+    CertificateLoss(10.0)(model(OrthogonalHead(4, 2)), logits, torch.tensor([0])).backward()
+    reference = torch.tensor([[0.0, 4.0]], requires_grad=True)
+    nn.functional.cross_entropy(reference, torch.tensor([0])).backward()
+    torch.testing.assert_close(logits.grad, reference.grad)
+
+
+@pytest.mark.parametrize("head", [NormalizedLinear(4, 1), OrthogonalHead(4, 1)], ids=["lln", "orthogonal"])
+def test_one_class_gives_a_finite_loss(head: Head) -> None:
+    network = model(head)
+    loss = CertificateLoss(0.5)(network, network(torch.randn(3, 4)), torch.zeros(3).long())
+    loss.backward()
+    assert loss.item() == 0
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_equal_rows_give_finite_gradients() -> None:
+    head = NormalizedLinear(2, 2)
+    nn.init.ones_(head.weight)
+    network = model(head)
+    loss = CertificateLoss(0.5)(network, network(torch.randn(3, 2)), torch.tensor([0, 1, 0]))
+    loss.backward()
+    assert loss.isfinite()
+    assert head.weight.grad is not None
+    assert head.weight.grad.isfinite().all()
+
+
+def test_a_diverged_network_is_not_hidden() -> None:
+    loss = CertificateLoss(0.5)(model(OrthogonalHead(4, 2)), LOGITS * math.nan, LABELS)
+    assert loss.isnan()
+
+
+def test_half_precision_logits_give_a_single_precision_loss() -> None:
+    network = model(NormalizedLinear(4, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = network(torch.randn(5, 4))
+        loss = CertificateLoss(0.5)(network, logits, torch.tensor([0, 1, 2, 0, 1]))
+    assert logits.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    plain = CertificateLoss(0.5)(network, logits.float(), torch.tensor([0, 1, 2, 0, 1]))
+    torch.testing.assert_close(loss, plain)
+
+
+def test_wrapped_models() -> None:
+    network = model(OrthogonalHead(4, 2))
+    plain = CertificateLoss(0.5)(network, LOGITS, LABELS)
+    assert torch.equal(CertificateLoss(0.5)(nn.DataParallel(network), LOGITS, LABELS), plain)
+
+
+def test_fabric_wrapped_models() -> None:
+    from lightning_fabric import Fabric
+
+    network = model(OrthogonalHead(4, 2))
+    wrapped = Fabric(accelerator="cpu", devices=1).setup(network)
+    torch.testing.assert_close(
+        CertificateLoss(0.5)(wrapped, LOGITS, LABELS), CertificateLoss(0.5)(network, LOGITS, LABELS)
+    )
+
+
+@pytest.mark.parametrize("gamma", [-0.1, math.nan, math.inf, "0.5", True])
+def test_bad_gamma(gamma: float) -> None:
+    with pytest.raises(ArgumentError, match="gamma: expected a finite number of at least 0, got"):
+        CertificateLoss(gamma)
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    with pytest.raises(NotProvedError, match="ends in a head"):
+        CertificateLoss(0.5)(nn.Sequential(nn.Linear(4, 2)), LOGITS, LABELS)
+
+
+def test_repr() -> None:
+    assert repr(CertificateLoss(0.5)) == "CertificateLoss(gamma=0.5)"
