@@ -225,7 +225,7 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     :math:`(I - 2 v v^T) z = (z_1 \cos\theta + z_2 \sin\theta,\ z_1 \sin\theta - z_2 \cos\theta)` elsewhere.
 
     Guarantee: 1-Lipschitz and gradient norm preserving for every real theta; MaxMin to the bit at pi/2. As
-    computed, the output is within (|theta| + 32) u |z| of the exact one (docs/layers/activations.md).
+    computed, the output is within (|theta| + 48) u |z| of the exact one (docs/layers/activations.md).
 
     Args:
         z: input.

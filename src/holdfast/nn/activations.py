@@ -268,8 +268,8 @@ class HouseholderND(Activation):
 
     Guarantee: 1-Lipschitz and gradient norm preserving for all nonzero vectors. Each link starts by sorting
     one pair of a group: first the members m/2 apart, so that even m with length m/2 starts as MaxMin (up to
-    rounding), then those m/2 - 1 apart, and so on. After the first m/2, every mirror is tilted by pi/64 more:
-    a pair that is sorted already would leave its link idle and without gradient.
+    rounding), then those m/2 - 1 apart, and so on down to neighbours, and again. After the first m/2, every
+    mirror is tilted by pi/64 more: a pair that is sorted already would leave its link without gradient.
 
     Args:
         channels: channels of the input, a multiple of `group_size`.
@@ -298,13 +298,11 @@ class HouseholderND(Activation):
         super().__init__(channels, group_size)
         self.length = _positive("length", length)
         vectors = torch.zeros(length, group_size, channels // group_size, device=device, dtype=dtype)
-        distances = (*range(group_size // 2, 0, -1), *range(group_size // 2 + 1, group_size))
-        pairs = [(a, a + distance) for distance in distances for a in range(group_size - distance)]
+        half = group_size // 2
+        pairs = [(a, a + distance) for distance in range(half, 0, -1) for a in range(group_size - distance)]
         for link in range(length):
             first, second = pairs[link % len(pairs)]
-            slope = math.tan(
-                max(link - group_size // 2 + 1, 0) * TILT
-            )  # tan(pi/4 + t) = (1 + tan t) / (1 - tan t)
+            slope = math.tan(max(link - half + 1, 0) * TILT)
             vectors[link, first], vectors[link, second] = 1 - slope, -1 - slope
         self.vectors = nn.Parameter(vectors)
 
