@@ -71,7 +71,7 @@ def _sector_turns(theta: Tensor, widths: Tensor) -> Tensor:
 
 
 def _half_turns(along: Tensor, across: Tensor) -> Tensor:
-    """Stand-in for the phase of (along, across): from 2 to 0 in the upper half plane, 0 to -2 in the lower."""
+    """Stand-in for the phase of (along, across): 2 to 0 over the upper half plane, 0 to -2 over the lower."""
     return (along / (along.abs() + across.abs())).add_(1).copysign_(across)
 
 
