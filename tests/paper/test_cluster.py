@@ -53,12 +53,12 @@ def cluster() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        here = str(Path(__file__).parent)
+        root = str(Path(__file__).parents[2])
         ray.init(
             num_cpus=2,
             include_dashboard=False,
             log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": here}},
+            runtime_env={"env_vars": {"PYTHONPATH": root}},
         )
         yield
         ray.shutdown()

@@ -99,3 +99,14 @@ def test_write_makes_all_four_files(tmp_path: Path) -> None:
 def test_a_short_line_is_refused() -> None:
     with pytest.raises(ArgumentError, match="lines: expected 2 cells in each line of x, got 1"):
         Sheet("x", "x", ("a", "b"), (("only",),))
+
+
+def test_long_repeated_text_is_a_letter_in_print_and_whole_in_csv() -> None:
+    lines = (("5", "1.00", "", ""), ("5", "2.00", "0", "five epochs"), ("10", "3.00", "0, 1", "five epochs"))
+    sheet = Sheet(
+        "x", "t", ("Depth", "Value", "Seeds", "Budget"), lines, ("n",), labels=1, folded=("Seeds", "Budget")
+    )
+    assert sheet.fold().lines == (("5", "1.00", ""), ("5", "2.00", "A"), ("10", "3.00", "B"))
+    assert sheet.fold().notes == ("A: seeds 0; five epochs.", "B: seeds 0, 1; five epochs.", "n")
+    assert "| 10 | 3.00 | B |" in markdown(sheet)
+    assert '10,3.00,"0, 1",five epochs' in comma_separated(sheet)

@@ -63,7 +63,7 @@ def compare(
             f"LipConvnet-{row.depth}",
             f"gamma {row.method}" if table.split == "validation" else row.method,
         )
-        lines.append((*label, "paper", *row.reported.values(), row.increase, "", "the paper's"))
+        lines.append((*label, "paper", *row.reported.values(), row.increase, "", ""))
         for group in _groups(runs.get(trained_as(row.network), ())):
             seen.extend(group)
             budget = _budget(row, group[0])
@@ -79,12 +79,13 @@ def compare(
             "Source",
             "Standard",
             *COLUMNS[1:],
-            _increase_name(table),
+            "Increase",
             "Seeds",
             "Budget",
         ),
         lines=tuple(lines),
         notes=_notes(table, rows, seen, lines),
+        folded=("Seeds", "Budget"),
     )
 
 
@@ -101,7 +102,7 @@ def _measured(
         revised = [percentages(revise(run).accuracies) for run in group]
         yield "estimate", _means(revised), ""
         yield "proved", _means([run.test("best") for run in group]), ""
-        yield "estimate - paper", _differences(row, revised), ""
+        yield "difference", _differences(row, revised), ""
         return
     values = [_values(table, run) for run in group]
     baseline = _baseline_group(table, row, group[0], runs, trained_as)
@@ -111,7 +112,7 @@ def _measured(
         gain = _mean(values, column) - _mean([_values(table, run) for run in baseline], column)
         increase = f"{gain:+.2f}"
     yield "measured", _means(values), increase
-    yield "measured - paper", _differences(row, values), ""
+    yield "difference", _differences(row, values), ""
     last = [run.test("last") for run in group]
     if table.split == "test" and last != values:
         yield "last epoch", _means(last), ""
@@ -178,12 +179,9 @@ def _differences(row: Row, values: Sequence[Values]) -> Line:
     return tuple(f"{_mean(values, column) - float(row.reported[column]):+.2f}" for column in COLUMNS)
 
 
-def _increase_name(table: Table) -> str:
-    return f"Increase ({table.increase_of})"
-
-
 def _notes(table: Table, rows: Sequence[Row], seen: Sequence[Run], lines: Sequence[Line]) -> tuple[str, ...]:
-    notes = []
+    over = f" of {' and '.join(table.baseline_tables)}" if table.baseline_tables else ""
+    notes = [f"Increase: of {table.increase_of} over {table.baseline!r}{over}."]
     if seen:
         notes.append(
             REVISED_NOTE if table.kind == "revised" else HELD_OUT if table.split == "validation" else SELECTED

@@ -2,11 +2,13 @@
 
 import csv
 import io
+import string
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
+from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -48,6 +50,7 @@ class Sheet:
         lines: the cells; every line has one per column.
         notes: sentences below the table.
         labels: how many leading columns name the row; in print a label that repeats the one above is blank.
+        folded: columns with long, repeated text; in print a letter stands for it, explained below the table.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Sheet:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     labels: int = 2
+    folded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for line in self.lines:
@@ -64,6 +68,31 @@ class Sheet:
                     f"lines: expected {len(self.columns)} cells in each line of {self.name}, got {len(line)}"
                 )
 
+    def fold(self) -> "Sheet":
+        """The sheet for print: the folded columns as one of letters, what they stand for among the notes.
+
+        >>> sheet = Sheet("x", "x", ("Row", "Budget"), (("a", "five epochs"), ("b", "")), folded=("Budget",))
+        >>> sheet.fold().lines, sheet.fold().notes
+        ((('a', 'A'), ('b', '')), ('A: five epochs.',))
+        """
+        if not self.folded:
+            return self
+        places = [self.columns.index(name) for name in self.folded]
+        kept = [place for place in range(len(self.columns)) if place not in places]
+        letters: dict[str, str] = {"": ""}
+        lines = []
+        for line in self.lines:
+            text = "; ".join(
+                line[place] if name == self.folded[-1] else f"{name.lower()} {line[place]}"
+                for name, place in zip(self.folded, places, strict=True)
+                if line[place]
+            )
+            letter = letters.setdefault(text, string.ascii_uppercase[(len(letters) - 1) % 26])
+            lines.append((*(line[place] for place in kept), letter))
+        columns = (*(self.columns[place] for place in kept), self.folded[-1])
+        legend = tuple(f"{letter}: {text}." for text, letter in letters.items() if text)
+        return replace(self, columns=columns, lines=tuple(lines), notes=(*legend, *self.notes), folded=())
+
     def printed(self) -> Iterator[tuple[bool, Line]]:
         """Lines with repeated labels blank, each with whether it begins a new first label."""
         above: Line = ("",) * self.labels
@@ -71,16 +100,26 @@ class Sheet:
             labels = line[: self.labels]
             pairs = enumerate(zip(above, labels, strict=True))
             kept = next((index for index, (old, new) in pairs if old != new), self.labels)
-            yield kept == 0, ("",) * kept + line[kept:]
+            yield bool(self.labels) and kept == 0, ("",) * kept + line[kept:]
             above = labels
 
 
 def terminal(sheet: Sheet) -> RichTable:
     """The sheet for a rich console."""
-    table = RichTable(title=sheet.title, title_justify="left", caption="\n".join(sheet.notes) or None)
-    table.caption_justify = "left"
-    for index, column in enumerate(sheet.columns):
-        table.add_column(Text(column), justify="left", no_wrap=index < sheet.labels)
+    sheet = sheet.fold()
+    table = RichTable(
+        title=sheet.title,
+        title_justify="left",
+        caption="\n".join(sheet.notes) or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    for place, column in enumerate(sheet.columns):
+        # Numbers and short words stay whole in a narrow terminal; text gives way.
+        longest = max((line[place] for line in sheet.lines), key=len, default="")
+        table.add_column(Text(column), no_wrap=len(longest) <= 10 or " " not in longest)
     for first, line in sheet.printed():
         if first and table.row_count:
             table.add_section()
@@ -90,6 +129,7 @@ def terminal(sheet: Sheet) -> RichTable:
 
 def markdown(sheet: Sheet) -> str:
     """The sheet as a GitHub table below its title."""
+    sheet = sheet.fold()
     lines = [sheet.columns, ("---",) * len(sheet.columns), *(line for _, line in sheet.printed())]
     body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
     notes = "".join(f"\n{note}\n" for note in sheet.notes)
@@ -98,6 +138,7 @@ def markdown(sheet: Sheet) -> str:
 
 def latex(sheet: Sheet) -> str:
     """The sheet as a LaTeX table; needs the package booktabs."""
+    sheet = sheet.fold()
     body: list[str] = []
     for first, line in sheet.printed():
         if first and body:
@@ -121,6 +162,7 @@ def comma_separated(sheet: Sheet) -> str:
 
 def html(sheet: Sheet) -> str:
     """The sheet as a page of its own that needs nothing else."""
+    sheet = sheet.fold()
     head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in sheet.columns)
     rows = "\n".join(
         f"<tr{' class=first' if first else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>"

@@ -71,7 +71,8 @@ class Reproduction:
             title=f"{len(jobs)} runs, {left} of them not done, in {self.out}",
             columns=("Run", "State", "Budget"),
             lines=lines,
-            labels=1,
+            labels=0,
+            folded=("Budget",),
         )
 
 
