@@ -25,7 +25,10 @@ def pointwise(x: Tensor, matrix: Tensor) -> Tensor:
 
     oneDNN's 1 x 1 convolution is up to three times slower than this on maps of one or two pixels.
     """
-    return F.linear(x.permute(0, 2, 3, 1), matrix).permute(0, 3, 1, 2)
+    batch, channels, height, width = x.shape
+    # Flat, or torch would choose the product's form, and with it the bits, by whether gradients are wanted.
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, channels)
+    return F.linear(pixels, matrix).view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 def circular_conv2d(x: Tensor, kernel: Tensor) -> Tensor:

@@ -84,15 +84,14 @@ class OrthogonalLinear(LipschitzModule):
     def orthogonality_error(self) -> float:
         """Largest |s - 1| over the singular values s of Q; measured with a margin: 2 (8 + sqrt(c)) eps.
 
-        For "cayley" times (1 + a)^2 with a the norm of scale * W / ||W||_F, since the inverse in the transform
-        has a condition number of at most 1 + 2 a + a^2.
+        For "cayley" times (1 + a)^2 with a the norm of scale * W / ||W||_F, since the inverse in the
+        transform has a condition number of at most 1 + 2 a + a^2.
         """
         error = 2 * (8 + max(self.in_features, self.out_features) ** 0.5) * torch.finfo(self.weight.dtype).eps
         if self.scale is not None:
             scaled = self._scaled_weight().detach().double()
-            error *= (
-                (1 + float(torch.linalg.matrix_norm(scaled, 2))) ** 2 if scaled.isfinite().all() else math.inf
-            )
+            norm = torch.linalg.matrix_norm(scaled, 2) if scaled.isfinite().all() else math.inf
+            error *= (1 + float(norm)) ** 2
         return float(error)
 
     def matrix(self) -> Tensor:
