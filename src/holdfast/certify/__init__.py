@@ -9,7 +9,7 @@ import inspect
 import sys
 from types import ModuleType
 
-from holdfast.certify.bounds import body_upper_bound, lipschitz_upper_bound
+from holdfast.certify.bounds import layer_bounds, lipschitz_upper_bound
 from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
 from holdfast.certify.estimate import layer_estimates, lipschitz_estimate
 from holdfast.certify.radii import Certificates, certify, certify_logits
@@ -17,11 +17,11 @@ from holdfast.certify.radii import Certificates, certify, certify_logits
 __all__ = [
     "Certificates",
     "CertifiedAccuracy",
-    "body_upper_bound",
     "certified_accuracy",
     "certified_curve",
     "certify",
     "certify_logits",
+    "layer_bounds",
     "layer_estimates",
     "lipschitz_estimate",
     "lipschitz_upper_bound",

@@ -4,10 +4,11 @@ import math
 
 from torch import nn
 
+from holdfast.certify.exact import ProvedLayer, exact_network
 from holdfast.errors import NotProvedError
-from holdfast.functional.rounding import up
+from holdfast.functional.rounding import product_up
 from holdfast.nn.lipschitz import Shape
-from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
+from holdfast.nn.walk import input_shape_of, unwrap
 
 
 def lipschitz_upper_bound(model: nn.Module, input_shape: Shape | None = None) -> float:
@@ -16,27 +17,40 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Shape | None = None) ->
     The product of the layers' bounds, rounded up. Certificates take the tighter way: the bound of everything
     in front of the head, and the head's own pairwise rule.
 
+    Guarantee: holds for the exact function of the weights as frozen in float64. It is that of the weights
+    at this moment: what is remembered is found by a hash of all of them.
+
     Args:
         model: a tree of `nn.Sequential` of holdfast's layers, also inside a wrapper such as DDP.
         input_shape: shape of one image; by default the one the model was built for.
 
     Raises:
         NotProvedError: a module that nobody has bounded, by path and name.
+
+    >>> import holdfast as hf
+    >>> lipschitz_upper_bound(nn.Sequential(hf.Normalize(0.5, 0.25), hf.MaxMin()), (1, 8, 8))
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.ArgumentError: MaxMin: expected a number of channels divisible by 2, got 1
+    >>> lipschitz_upper_bound(nn.Sequential(hf.Normalize((0.5, 0.5), 0.25), hf.MaxMin()), (2, 8, 8))
+    4.0
     """
     model = unwrap(model)
-    return body_upper_bound(model, input_shape_of(model, input_shape))
+    network = exact_network(model, input_shape_of(model, input_shape))
+    if network.head is None:
+        return network.lipschitz
+    head = network.head.lipschitz_bound((network.head.in_features,))
+    if not head < math.inf:
+        raise NotProvedError(f"head: {type(network.head).__name__} has no finite bound, got {head}")
+    return product_up(network.lipschitz, head)
 
 
-def body_upper_bound(body: nn.Module, input_shape: Shape) -> float:
-    """Proved upper bound for the layers in `body`, in the order of execution."""
-    total = 1.0
-    for path, layer, shape in placed_layers(body, input_shape):
-        try:
-            bound = layer.lipschitz_bound(shape)
-        except NotProvedError as error:
-            raise NotProvedError(f"{path}: {error}") from error
-        if not 0 <= bound < math.inf:
-            raise NotProvedError(f"{path}: {type(layer).__name__} has no finite bound, got {bound}")
-        if bound != 1:  # a factor of one needs no rounding
-            total = bound if total == 1 else up(total * bound)
-    return total
+def layer_bounds(model: nn.Module, input_shape: Shape | None = None) -> tuple[ProvedLayer, ...]:
+    """What is proved of every layer in front of the head, in the order of execution, for reports.
+
+    Args:
+        model: a tree of `nn.Sequential` of holdfast's layers.
+        input_shape: shape of one image; by default the one the model was built for.
+    """
+    model = unwrap(model)
+    return exact_network(model, input_shape_of(model, input_shape)).layers

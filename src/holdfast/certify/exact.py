@@ -1,0 +1,201 @@
+"""The network that a certificate is about: stored numbers in float64, and what is proved of each layer.
+
+A model is copied, converted to float64 and frozen, so that no power-iteration vector, cache, training mode or
+autocast takes part. Weights in float32, bfloat16 or float16 are float64 numbers already: nothing is lost.
+Every layer comes with a proved Lipschitz bound and a proved bound on its own rounding error.
+"""
+
+import copy
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.certify.rounding import ForwardError, forward_error
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.modulus import polynomial_modulus_upper_bound
+from holdfast.functional.rounding import product_up
+from holdfast.nn.cayley import LARGEST_ERROR, Cayley
+from holdfast.nn.frozen_skew import FrozenSeries
+from holdfast.nn.heads import ConstantHead, Head, OrthogonalHead
+from holdfast.nn.lipschitz import LipschitzModule, Shape
+from holdfast.nn.soc import SOC
+from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, split_head
+
+
+@dataclass(frozen=True)
+class ProvedLayer:
+    """A frozen layer with what is proved of it.
+
+    Attributes:
+        path: where it stands in the model.
+        name: class of the layer that it stands for.
+        layer: the layer, with buffers only.
+        input_shape: shape of one sample that enters it.
+        bound: proved Lipschitz constant.
+        norm: the same or, for a polynomial in a skew operator, the proved norm of that operator.
+    """
+
+    path: str
+    name: str
+    layer: LipschitzModule
+    input_shape: Shape
+    bound: float
+    norm: float
+
+    @cached_property
+    def error(self) -> ForwardError:
+        """Proved bound on the rounding error of its forward pass in float64."""
+        with at(self.path):
+            return forward_error(self.layer, self.input_shape, self.norm)
+
+
+@dataclass(frozen=True)
+class ExactNetwork:
+    """The layers in front of the head, the head (if there is one), and the proved constant of the layers."""
+
+    layers: tuple[ProvedLayer, ...]
+    head: ConstantHead | None
+
+    @property
+    def lipschitz(self) -> float:
+        """Proved constant from pixels to features."""
+        total = 1.0
+        for layer in self.layers:
+            if layer.bound != 1:  # a factor of one needs no rounding
+                total = layer.bound if total == 1 else product_up(total, layer.bound)
+        return total
+
+
+_KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
+_KNOWN_LIMIT = 2
+
+
+@torch.no_grad()
+def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float64) -> ExactNetwork:
+    """Freeze a copy of the model in `dtype` and prove a bound for each layer, or take both from memory.
+
+    What is remembered is found by a hash of every number in the model, so it never outlives a change.
+
+    Raises:
+        NotProvedError: a module without a proved bound, by path and name.
+    """
+    key = f"{fingerprint(model)} {tuple(input_shape)} {dtype} {device_of(model)}"
+    if key not in _KNOWN:
+        network = _prove(model, input_shape, dtype)
+        while len(_KNOWN) >= _KNOWN_LIMIT:
+            _KNOWN.popitem(last=False)
+        _KNOWN[key] = network
+    _KNOWN.move_to_end(key)
+    return _KNOWN[key]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over the structure of a model and every number in it."""
+    digest = hashlib.sha256()
+    for path, module in model.named_modules():
+        plain = {
+            k: v
+            for k, v in vars(module).items()
+            if isinstance(v, (int, float, str, tuple)) and k != "training"
+        }
+        digest.update(
+            f"{path} {type(module).__qualname__} {module.extra_repr()} {sorted(plain.items())}\n".encode()
+        )
+    hash_tensors(digest, model.state_dict())
+    return digest.hexdigest()
+
+
+def hash_tensors(digest: "hashlib._Hash", tensors: dict[str, Tensor]) -> None:
+    """Add names, types, shapes and bytes, in the order of the names."""
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+
+
+def _prove(model: nn.Module, input_shape: Shape, dtype: torch.dtype) -> ExactNetwork:
+    for tensor in model.state_dict().values():
+        if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            continue
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise ArgumentError(
+                f"model: expected weights in float64, float32, bfloat16 or float16, got {tensor.dtype}"
+            )
+    copied = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
+    body, head = split_head(copied) if ends_in_head(copied) else (copied, None)
+    layers, shape = [], tuple(input_shape)
+    for placed in placed_layers(body, shape):
+        with at(placed.path):
+            layers.append(_prove_layer(placed))
+        shape = placed.layer.output_shape(placed.input_shape)
+    return ExactNetwork(tuple(layers), None if head is None else _constant_head(head, shape))
+
+
+@contextmanager
+def at(path: str) -> Iterator[None]:
+    """Errors say where the layer stands."""
+    try:
+        yield
+    except NotProvedError as error:
+        raise NotProvedError(f"{path}: {error}") from error
+
+
+def ends_in_head(model: nn.Module) -> bool:
+    """Whether the last module is a head, or a plain `nn.Linear` that can be taken as one."""
+    last = next(reversed(model._modules.values()), None) if isinstance(model, nn.Sequential) else None
+    return isinstance(last, (Head, nn.Linear))
+
+
+def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
+    name, shape = type(placed.layer).__name__, placed.input_shape
+    layer = _frozen(placed.layer, shape)
+    if isinstance(layer, FrozenSeries):
+        norm = layer.operator_norm_bound(shape)
+        bound = polynomial_modulus_upper_bound(layer.coefficients, norm)
+    else:
+        norm = bound = layer.lipschitz_bound(shape)
+    if not 0 <= bound < math.inf:
+        raise NotProvedError(f"{name} has no finite bound, got {bound}")
+    return ProvedLayer(placed.path, name, layer, shape, bound, norm)
+
+
+def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
+    if isinstance(layer, Cayley) and not layer.orthogonality_error <= LARGEST_ERROR:
+        raise NotProvedError(
+            f"a Cayley scale of {float(layer.scale):.3g} makes the rounding error of the transform larger "
+            f"than {LARGEST_ERROR}; train with a smaller scale"
+        )
+    if isinstance(layer, SOC):
+        # Not layer.freeze: a dense matrix for small maps takes longer to make in float64 than it saves.
+        _, height, width = layer.output_shape(input_shape)
+        return FrozenSeries(
+            layer.scaled_kernel(height, width),
+            layer.evaluation_series.coefficients,
+            in_channels=layer.in_channels,
+            out_channels=layer.out_channels,
+            stride=layer.stride,
+            bias=layer.bias,
+        )
+    frozen = layer.freeze(input_shape)
+    if not isinstance(frozen, LipschitzModule):
+        raise NotProvedError(f"{type(layer).__name__} freezes to {type(frozen).__name__}, which has no bound")
+    return frozen
+
+
+def _constant_head(head: Head, input_shape: Shape) -> ConstantHead:
+    if isinstance(head, OrthogonalHead):
+        linear = head.linear.freeze(input_shape)
+        return ConstantHead(linear.weight, linear.bias)
+    frozen = head.freeze(input_shape)
+    if not isinstance(frozen, ConstantHead):
+        raise NotProvedError(
+            f"head: {type(head).__name__} does not freeze to fixed rows, so its margin rule is unknown"
+        )
+    return frozen

@@ -1,0 +1,294 @@
+r"""How far the float64 forward pass of a network can be from its exact function, for any input in a ball.
+
+Each layer k owns constants with :math:`\|\hat f_k(z) - f_k(z)\| \le \kappa_k \|z\| + \tau_k`, by counting
+roundings (`forward_error`). If :math:`\hat z_k` is the computed and :math:`z_k` the exact input of layer k,
+then
+
+.. math:: E_{k+1} = L_k E_k + \kappa_k \|\hat z_k\| + \tau_k, \qquad \|\hat z_k - z_k\| \le E_k.
+
+For x' within r of an image x whose computed activations have the norms n_k, the computed activations of x'
+have norm at most n_k + 2 E_k + r L_1 ... L_{k-1}: so one forward pass bounds the rounding of all inputs in
+the ball. A large bias that cancels later makes n_k large, and with it the bound.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import NotProvedError
+from holdfast.functional.rounding import (
+    TINY,
+    UNIT,
+    frobenius_upper_bound,
+    gamma,
+    product_up,
+    sqrt_up,
+    sum_up,
+)
+from holdfast.nn.activations import (
+    GroupSort,
+    Householder,
+    HouseholderChain,
+    HouseholderND,
+    HouseholderOrder,
+    MaxMin,
+)
+from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
+from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
+from holdfast.nn.heads import ConstantHead
+from holdfast.nn.lipschitz import LipschitzModule, Shape
+from holdfast.nn.normalize import Normalize
+from holdfast.nn.shape import Flatten
+
+
+@dataclass(frozen=True)
+class ForwardError:
+    """The computed output is within relative * ||z|| + absolute of the exact one, in l2."""
+
+    relative: float
+    absolute: float
+
+
+EXACT = ForwardError(0.0, 0.0)
+
+
+@singledispatch
+def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> ForwardError:
+    """Rounding error of a frozen layer in float64.
+
+    A layer of your own states it by a method ``rounding_error(input_shape) -> tuple[float, float]`` that
+    returns kappa and tau.
+
+    Args:
+        layer: a layer with buffers only.
+        input_shape: shape of one sample.
+        norm: proved Lipschitz constant; for a `FrozenSeries`, proved norm of the skew operator.
+
+    Raises:
+        NotProvedError: nobody has analysed the rounding of this layer.
+    """
+    own = getattr(layer, "rounding_error", None)
+    if own is None:
+        raise NotProvedError(
+            f"{type(layer).__name__} has no proved rounding error; give it a method "
+            "rounding_error(input_shape) that returns (kappa, tau) with ||computed - exact|| <= kappa ||z|| + tau in float64"
+        )
+    relative, absolute = own(input_shape)
+    if not (0 <= relative < math.inf and 0 <= absolute < math.inf):
+        raise NotProvedError(
+            f"{type(layer).__name__} has no finite rounding error, got {(relative, absolute)}"
+        )
+    return ForwardError(float(relative), float(absolute))
+
+
+@forward_error.register(Flatten)
+@forward_error.register(MaxMin)
+@forward_error.register(GroupSort)
+def _moves_only(layer: LipschitzModule, input_shape: Shape, norm: float) -> ForwardError:
+    return EXACT
+
+
+@forward_error.register
+def _normalize(layer: Normalize, input_shape: Shape, norm: float) -> ForwardError:
+    """Two roundings per pixel, of a result of norm at most L ||z|| + ||mean / std||."""
+    channels = (layer.mean.double() / layer.std.double()).flatten().unsqueeze(0)
+    offset = product_up(frobenius_upper_bound(channels), 1 + 8 * UNIT, sqrt_up(math.prod(input_shape[1:])))
+    return ForwardError(product_up(gamma(3), norm), sum_up(product_up(gamma(3), offset), TINY))
+
+
+# Activations: the constants are those of docs/layers/activations.md with room to spare.
+
+
+@forward_error.register
+def _householder(layer: Householder, input_shape: Shape, norm: float) -> ForwardError:
+    return _per_norm(_largest(layer.theta) + 64)
+
+
+@forward_error.register
+def _householder_order(layer: HouseholderOrder, input_shape: Shape, norm: float) -> ForwardError:
+    return _per_norm(4 * _largest(layer.theta) + 80 * layer.order + 400)
+
+
+@forward_error.register
+def _householder_chain(layer: HouseholderChain, input_shape: Shape, norm: float) -> ForwardError:
+    return _per_norm((_largest(layer.theta) + 64) * (layer.length + 1))
+
+
+@forward_error.register
+def _householder_nd(layer: HouseholderND, input_shape: Shape, norm: float) -> ForwardError:
+    return _per_norm((8 * layer.group_size + 64) * (layer.length + 1))
+
+
+def _per_norm(units: float) -> ForwardError:
+    return ForwardError(product_up(units, UNIT, 1 + 2.0**-20), TINY)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.double().abs().max()) if values.numel() else 0.0
+
+
+# Linear layers: an inner product of n terms is off by gamma_n |w| |z|, whatever the order of summation.
+
+
+@forward_error.register
+def _frozen_linear(layer: FrozenLinear, input_shape: Shape, norm: float) -> ForwardError:
+    return _affine(layer.weight.unsqueeze(-1), layer.bias, layer.weight.shape[1], 1, norm)
+
+
+@forward_error.register
+def _frozen_matrix(layer: FrozenMatrix, input_shape: Shape, norm: float) -> ForwardError:
+    return _affine(layer.matrix.unsqueeze(-1), layer.bias, layer.matrix.shape[1], 1, norm)
+
+
+@forward_error.register
+def _circular(layer: CircularConv2d, input_shape: Shape, norm: float) -> ForwardError:
+    _, height, width = layer.output_shape(input_shape)
+    return _affine(layer.kernel.flatten(2), layer.bias, layer.kernel[0].numel(), height * width, norm)
+
+
+@forward_error.register
+def _series(layer: FrozenSeries, input_shape: Shape, norm: float) -> ForwardError:
+    r"""Horner's rule, v_j = A v_{j+1} + c_j x: each step errs by gamma (|| |A| || ||v_{j+1}|| + |c_j| ||x||).
+
+    The error of step j passes through j more applications of A. ||v_j|| <= sum_{i >= j} |c_i| ||A||^(i-j)
+    ||x||; the computed v differs from it by a relative 1e-6 at most, which the factor 2 on gamma covers
+    amply.
+    """
+    _, height, width = layer.output_shape(input_shape)
+    terms = layer.kernel[0].numel()
+    step = product_up(2.0, gamma(terms + 8))
+    spread = absolute_norm_upper_bound(layer.kernel.flatten(2))
+    size, error = 0.0, 0.0
+    for coefficient in reversed([abs(c) for c in layer.coefficients]):
+        error = sum_up(
+            product_up(norm, error), product_up(step, sum_up(product_up(spread, size), coefficient))
+        )
+        size = sum_up(product_up(norm, size), coefficient)
+    bias = _bias_norm(layer.bias, height * width)
+    add = sum_up(error, product_up(gamma(2), sum_up(size, error)))
+    return ForwardError(add, sum_up(product_up(gamma(2), bias), TINY))
+
+
+@forward_error.register
+def _spectral(layer: SpectralConv2d, input_shape: Shape, norm: float) -> ForwardError:
+    r"""A Fourier transform, one complex matrix product per frequency, and a transform back.
+
+    Transforms are orthogonal up to scale, so relative l2 errors add; the half spectrum of a real map holds
+    at least half of its energy, hence the factor 2 on the products.
+    """
+    _, height, width = layer.output_shape(input_shape)
+    matrices = layer.matrices()
+    size = matrices.abs().double()
+    rows, columns = float(size.sum(dim=2).max()), float(size.sum(dim=1).max())
+    # The largest row and column may be of different frequencies, which only makes the bound larger.
+    spread = product_up(sqrt_up(product_up(rows, columns)), 1 + 2.0**-20)
+    product = product_up(2.0, sqrt_up(2.0), gamma(2 * matrices.shape[2] + 8), spread)
+    transform = product_up(2.0, fourier_error(height, width), sum_up(norm, product))
+    linear = sum_up(product, transform, product_up(2.0, fourier_error(height, width), norm))
+    bias = _bias_norm(layer.bias, height * width)
+    relative = sum_up(linear, product_up(gamma(2), sum_up(norm, linear)))
+    return ForwardError(relative, sum_up(product_up(gamma(2), bias), TINY))
+
+
+def fourier_error(height: int, width: int) -> float:
+    r"""Relative l2 error of a two-dimensional fast Fourier transform in float64.
+
+    A stage of prime length p is an inner product of p terms, off by sqrt(2p) gamma_2p relative to its
+    result, and a product with a computed phase, off by 4 u. A factor of 4 leaves room for other arrangements
+    of the same sums.
+    """
+    error = 0.0
+    for length in (height, width):
+        for prime in _prime_factors(length):
+            error = sum_up(error, product_up(4.0, sqrt_up(2.0 * prime), gamma(2 * prime + 8)))
+    return error
+
+
+def _prime_factors(n: int) -> list[int]:
+    factors, p = [], 2
+    while n > 1:
+        while n % p == 0:
+            factors.append(p)
+            n //= p
+        p += 1
+    return factors
+
+
+def _affine(taps: Tensor, bias: Tensor | None, terms: int, pixels: int, norm: float) -> ForwardError:
+    """Error of W z + b, `terms` products per entry, W given as (out, in, taps)."""
+    product = product_up(gamma(terms + 4), absolute_norm_upper_bound(taps))
+    relative = sum_up(product, product_up(gamma(2), sum_up(norm, product)))
+    return ForwardError(relative, sum_up(product_up(gamma(2), _bias_norm(bias, pixels)), TINY))
+
+
+def _bias_norm(bias: Tensor | None, pixels: int) -> float:
+    return (
+        0.0
+        if bias is None
+        else product_up(frobenius_upper_bound(bias.double().unsqueeze(0)), sqrt_up(pixels))
+    )
+
+
+def absolute_norm_upper_bound(taps: Tensor) -> float:
+    r"""Bound on the norm of the operator whose entries are the absolute values of those of (out, in, taps).
+
+    :math:`\| |W| \| \le \sqrt{\|W\|_1 \|W\|_\infty}`, the largest absolute column and row sums; padding of
+    either kind only drops or moves entries of a row.
+    """
+    size = taps.double().abs()
+    rows, columns = float(size.sum(dim=(1, 2)).max()), float(size.sum(dim=(0, 2)).max())
+    slack = sum_up(1.0, gamma(2 * max(size[0].numel(), size.shape[0] * size.shape[2])))
+    return product_up(sqrt_up(product_up(rows, columns)), slack)
+
+
+def body_error(
+    layers: list[tuple[float, ForwardError]], norms: list[Tensor], radius: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rounding error of the features, and a bound on their norm, for all inputs within `radius`.
+
+    Args:
+        layers: Lipschitz constant and rounding error of each layer.
+        norms: computed norm of each layer's input at the image, (N,) each, and last that of the features.
+        radius: (N,), finite.
+
+    Returns:
+        (N,) and (N,), float64.
+    """
+    error, reach = torch.zeros_like(radius), radius
+    for (lipschitz, own), norm in zip(layers, norms[:-1], strict=True):
+        size = _inflate(norm + 2 * error + reach)
+        error = _inflate(lipschitz * error + own.relative * size + own.absolute)
+        reach = _inflate(reach * lipschitz)
+    return error, _inflate(norms[-1] + 2 * error + reach)
+
+
+def _inflate(x: Tensor) -> Tensor:
+    # Covers the rounding of these few operations, and of norms of up to 2^30 numbers.
+    return x * (1 + 2.0**-20)
+
+
+def head_error(
+    head: ConstantHead, prediction: Tensor, error: Tensor, size: Tensor, distances: Tensor
+) -> Tensor:
+    """Rounding error of every logit difference f_l - f_i, (N, K).
+
+    The error of the features enters through the distance of the rows, the head's own through gamma_n.
+
+    Args:
+        head: the head in float64.
+        prediction: (N,), the class l.
+        error: (N,), rounding error of the features.
+        size: (N,), bound on their norm.
+        distances: (K, K), bounds on the distances of the rows.
+    """
+    weight = head.weight.double().cpu()
+    rows = torch.linalg.vector_norm(weight, dim=1)
+    bias = (
+        torch.zeros(len(rows), dtype=torch.float64) if head.bias is None else head.bias.double().cpu().abs()
+    )
+    own = gamma(weight.shape[1] + 4) * (size[:, None] * rows + bias) + TINY
+    pairs = own + own.gather(1, prediction[:, None])
+    return _inflate(_inflate(pairs) + error[:, None] * distances[prediction])
