@@ -93,7 +93,7 @@ def _fetch(archive: Archive, url: str, part: Path, progress: Progress | None) ->
     if _size(part) > archive.size:
         part.unlink()
     most, idle = _size(part), 0
-    while _size(part) != archive.size:
+    while _size(part) < archive.size:
         reason = "the connection was closed early"
         try:
             _transfer(archive, url, part, progress)
