@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import holdfast as hf
@@ -56,6 +58,19 @@ def test_radii_round_down() -> None:
     cert = hf.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.75, 0.25))
     # The true radius is 1 / (2 sqrt(2)), whose square is 1/8.
     assert Fraction(cert.radius.item()) ** 2 < Fraction(1, 8)
+
+
+@given(seed=st.integers(0, 10_000), lipschitz=st.floats(0.1, 10))
+def test_radii_never_exceed_the_exact_quotient(seed: int, lipschitz: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(20, 2, dtype=torch.float64, generator=generator)
+    distance = float(torch.rand((), dtype=torch.float64, generator=generator)) + 0.1
+    cert = certify_logits(
+        logits, torch.tensor([[0, distance], [distance, 0]], dtype=torch.float64), lipschitz
+    )
+    for radius, (a, b) in zip(cert.radius.tolist(), logits.tolist(), strict=True):
+        exact = abs(Fraction(a) - Fraction(b)) / Fraction(distance) / Fraction(lipschitz)
+        assert exact * (1 - Fraction(1, 2**48)) <= Fraction(radius) <= exact
 
 
 def test_a_tie_certifies_nothing() -> None:

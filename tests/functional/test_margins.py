@@ -1,6 +1,7 @@
 """Margins to certificates, against cases computed by hand and a slow loop."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -113,8 +114,6 @@ def test_agrees_with_the_slow_loop(seed: int, classes: int, features: int) -> No
 
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-200, 1e-12, 1.0, 1e6]))
 def test_bounds_are_never_below_the_exact_distance(seed: int, scale: float) -> None:
-    from fractions import Fraction
-
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(3, 4, dtype=torch.float64, generator=generator)
     weight[1] = weight[0] + scale * weight[1]
@@ -125,6 +124,12 @@ def test_bounds_are_never_below_the_exact_distance(seed: int, scale: float) -> N
     assert Fraction(float(bounds[0, 1])) ** 2 >= exact
     assert float(bounds[0, 1]) <= float(pair_distances(weight)[0, 1]) * (1 + 1e-13) + 1e-150
     assert bounds.diagonal().eq(0).all()
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-200, 1e-307, 5e-324])
+def test_bounds_hold_where_squares_underflow(size: float) -> None:
+    weight = torch.tensor([[0.0, 0.0, 0.0], [size, size, size]], dtype=torch.float64)
+    assert Fraction(float(pair_distance_bounds(weight)[0, 1])) ** 2 >= 3 * Fraction(size) ** 2
 
 
 def test_half_precision_rows_are_taken_as_they_are() -> None:

@@ -95,6 +95,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(file: Path, monkeypatch
     assert os.listdir(file.parent) == [file.name]
 
 
+def test_who_reads_the_old_file_goes_on_reading_it(file: Path) -> None:
+    before = file.read_bytes()
+    with file.open("rb") as reader:
+        hf.save(tiny(), file)
+        assert reader.read() == before
+    assert file.read_bytes() != before
+
+
 def test_a_saved_file_has_ordinary_permissions(file: Path, tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
