@@ -23,7 +23,7 @@ from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomi
 
 TABLE = Path(__file__).parents[1] / "src/holdfast/functional/series_table.py"
 # name: (radius, degree, largest phase drift)
-ISOMETRIC = {"isometric": (1.6, 3, 0.3)}
+ISOMETRIC = {"isometric": (1.2, 3, 0.2)}
 # name: (radius, degree)
 EXPONENTIAL = {
     "exponential_train_1": (1.0, 3),

@@ -41,22 +41,27 @@ class _SkewTaps(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.dtype = weight.dtype
         taps = weight.to(dtype, copy=True)
-        taps[0] = (weight[0] - weight[0].T) / sqrt(2)
+        taps[0] = _twice_skew_part(weight[0]).div_(sqrt(2))
         return taps
 
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         result = grad.to(ctx.dtype, copy=True)
-        result[0] = (result[0] - result[0].T) / sqrt(2)
+        result[0] = _twice_skew_part(result[0]).div_(sqrt(2))
         return result, None
+
+
+def _twice_skew_part(matrix: Tensor) -> Tensor:
+    """M - M^T. A transposed copy is blocked by cache lines, elementwise reads of a transpose are not."""
+    return matrix - matrix.T.contiguous()
 
 
 def kernel_from_taps(taps: Tensor) -> Tensor:
     """Taps (T, c, c), centre first, -> the full kernel (c, c, k, k)."""
     size = round(sqrt(2 * len(taps) - 1))
-    before = -taps[1:].flip(0).transpose(1, 2)
-    full = torch.cat([before, taps])
+    before = [-tap.T.contiguous() for tap in reversed(taps[1:])]
+    full = torch.stack([*before, *taps])
     return full.permute(1, 2, 0).reshape(*taps.shape[1:], size, size)
 
 
@@ -78,7 +83,7 @@ class SkewOperator:
     directions, and the gradient with respect to the taps is one correlation over the batches of all terms.
 
     Args:
-        taps: (T, c, c), centre first. The centre must be skew; its gradient is returned as a skew matrix.
+        taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part has a meaning.
         height: height of the maps.
         width: width of the maps.
     """
@@ -102,7 +107,14 @@ class SkewOperator:
             else:
                 self.kernel = kernel_from_taps(taps.detach()).contiguous(memory_format=torch.channels_last)
 
-    def series(self, x: Tensor, coefficients: tuple[float, ...], scale: Tensor, out_channels: int) -> Tensor:
+    def series(
+        self,
+        x: Tensor,
+        coefficients: tuple[float, ...],
+        scale: Tensor,
+        out_channels: int,
+        pivot: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """First `out_channels` channels of p(scale * A) x, where p has the given real coefficients c_0, ..., c_d.
 
         Horner's rule needs d applications of A. The first only reads the channels that x has (those beyond, up to
@@ -113,8 +125,13 @@ class SkewOperator:
             coefficients: c_0, ..., c_d with d >= 1.
             scale: a tensor with one element; it may require gradients.
             out_channels: at most c.
+            pivot: (left, right) such that `scale` is a constant divided by <left, A right>, to have the derivative
+                of that product in the gradient of the taps. It costs one more image in the correlation, where
+                autograd through `scale` would need three more passes over the taps.
         """
-        result: Tensor = _Series.apply(x, self.taps, scale, self, coefficients, out_channels)  # type: ignore[no-untyped-call]
+        result: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
+            x, self.taps, scale, self, coefficients, out_channels, pivot
+        )
         return result
 
     def bilinear(self, left: Tensor, right: Tensor) -> Tensor:
@@ -145,11 +162,12 @@ class SkewOperator:
         matrix = self.taps.new_zeros(h, w, c, h, w, c)
         for index, tap in enumerate(self.taps):
             dy, dx = self._offset(len(self.taps) - 1 + index)
+            mirrored = tap.T.contiguous().neg_()
             for y in range(max(0, -dy), min(h, h - dy)):
                 for x in range(max(0, -dx), min(w, w - dx)):
                     matrix[y, x, :, y + dy, x + dx] = tap
                     if index > 0:
-                        matrix[y + dy, x + dx, :, y, x] = -tap.T
+                        matrix[y + dy, x + dx, :, y, x] = mirrored
         return matrix.view(h * w * c, h * w * c)
 
     def _offset(self, raster: int) -> tuple[int, int]:
@@ -165,45 +183,70 @@ class SkewOperator:
             self._rows[channels] = blocks[:, :channels].reshape(-1, self.matrix.shape[1])
         return self._rows[channels]
 
-    def correlate(self, outer: Tensor, inner: Tensor) -> Tensor:
-        """Gradient of <outer, A inner> with respect to every tap of a full, unconstrained kernel: (k*k, o, i)."""
-        o, i = outer.shape[1], inner.shape[1]
-        if not self.by_taps:
-            kernel, pad = outer.new_empty(o, i, self.size, self.size), [self.size // 2] * 2
-            grads = torch.ops.aten.convolution_backward(
-                outer, inner, kernel, [0], [1, 1], pad, [1, 1], False, [0, 0], 1, [False, True, False]
-            )
-            return grads[1].permute(2, 3, 0, 1).reshape(-1, o, i)
-        h, w = self.height, self.width
-        a, b = outer.permute(2, 3, 0, 1), inner.permute(2, 3, 0, 1)
-        taps = outer.new_zeros(self.size**2, o, i)
-        for raster, tap in enumerate(taps):
-            dy, dx = self._offset(raster)
-            if abs(dy) < h and abs(dx) < w:
-                left = a[max(0, -dy) : h - max(0, dy), max(0, -dx) : w - max(0, dx)].reshape(-1, o)
-                right = b[max(0, dy) : h - max(0, -dy), max(0, dx) : w - max(0, -dx)].reshape(-1, i)
-                torch.mm(left.T, right, out=tap)
-        return taps
-
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps."""
+        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps.
+
+        K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image; its
+        gradient is left as it is, for `skew_taps` takes the skew part.
+        """
         groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
         for outer, inner in pairs:
             groups.setdefault((outer.shape[1], inner.shape[1]), []).append((outer, inner))
-        c = self.channels
-        full: Tensor | None = None
-        for (o, i), group in sorted(groups.items(), reverse=True):
-            part = self.correlate(torch.cat([a for a, _ in group]), torch.cat([b for _, b in group]))
-            if full is None:
-                full = part if (o, i) == (c, c) else F.pad(part, (0, c - i, 0, c - o))
-            else:
-                full[:, :o, :i] += part
-        assert full is not None
+        fold = self._correlate_by_products if self.by_taps else self._correlate_by_convolution
+        result: Tensor | None = None
+        for _, group in sorted(groups.items(), reverse=True):
+            outer, inner = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True))
+            result = fold(outer, inner, result)
+        assert result is not None
+        return result
+
+    def _correlate_by_convolution(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
+        """Add the gradient for one pair, as the weight gradient of a full convolution that is then folded."""
+        o, i, c = outer.shape[1], inner.shape[1], self.channels
+        kernel, pad = outer.new_empty(o, i, self.size, self.size), [self.size // 2] * 2
+        grads = torch.ops.aten.convolution_backward(
+            outer, inner, kernel, [0], [1, 1], pad, [1, 1], False, [0, 0], 1, [False, True, False]
+        )
+        full = grads[1].permute(2, 3, 0, 1).reshape(-1, o, i)
         centre = len(full) // 2
-        # K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way.
-        folded = full[centre:] - full[: centre + 1].flip(0).transpose(1, 2)
-        folded[0] /= 2
-        return folded
+        total = outer.new_zeros(centre + 1, c, c) if total is None else total
+        total[:, :o, :i] += full[centre:]
+        total[1:, :i, :o] -= full[:centre].flip(0).transpose(1, 2)
+        return total
+
+    def _correlate_by_products(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
+        """The same by one matrix product for each held tap, with both of its directions side by side."""
+        o, i, c = outer.shape[1], inner.shape[1], self.channels
+        h, w = self.height, self.width
+        a, b = outer.permute(2, 3, 0, 1).contiguous(), inner.permute(2, 3, 0, 1).contiguous()
+        fresh = total is None
+        total = outer.new_zeros(len(self.taps), c, c) if total is None else total
+        for index, tap in enumerate(total):
+            dy, dx = self._offset(len(self.taps) - 1 + index)
+            if abs(dy) >= h or abs(dx) >= w:
+                continue
+            here = slice(max(0, -dy), h - max(0, dy)), slice(max(0, -dx), w - max(0, dx))
+            there = slice(max(0, dy), h - max(0, -dy)), slice(max(0, dx), w - max(0, -dx))
+            left, right = a[here].reshape(-1, o), b[there].reshape(-1, i)
+            if index == 0:
+                _accumulate(tap[:o, :i], left, right, fresh)
+                continue
+            mirrored_left, mirrored_right = b[here].reshape(-1, i), a[there].reshape(-1, o)
+            if o == i == c:
+                left = torch.cat([left, mirrored_left.neg()])
+                _accumulate(tap, left, torch.cat([right, mirrored_right]), fresh)
+            else:
+                tap[:o, :i].addmm_(left.T, right)
+                tap[:i, :o].addmm_(mirrored_left.T, mirrored_right, alpha=-1)
+        return total
+
+
+def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
+    """total += left^T right, without reading a total that is still zero."""
+    if fresh and total.is_contiguous():
+        torch.mm(left.T, right, out=total)
+    else:
+        total.addmm_(left.T, right)
 
 
 def _add_channels(y: Tensor, x: Tensor, scale: float) -> Tensor:
@@ -229,6 +272,7 @@ class _Series(torch.autograd.Function):
         operator: SkewOperator,
         coefficients: tuple[float, ...],
         out_channels: int,
+        pivot: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         s, degree = float(scale), len(coefficients) - 1
         x = x.contiguous(memory_format=torch.channels_last)
@@ -240,7 +284,7 @@ class _Series(torch.autograd.Function):
                 current.mul_(scaled[degree])
             terms.append(_add_channels(current, x, scaled[j]))
         ctx.save_for_backward(*terms[:-1])
-        ctx.operator, ctx.scaled, ctx.scale = operator, scaled, scale
+        ctx.operator, ctx.scaled, ctx.scale, ctx.pivot = operator, scaled, scale, pivot
         return terms[-1]
 
     @staticmethod
@@ -249,6 +293,7 @@ class _Series(torch.autograd.Function):
         operator, scaled, terms = ctx.operator, ctx.scaled, ctx.saved_tensors
         x, degree = terms[0], len(scaled) - 1
         needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
+        needs_radial = needs_scale or (needs_taps and ctx.pivot is not None)
         current = grad.contiguous(memory_format=torch.channels_last)
         grad_x = _add_channels(torch.zeros_like(x), current, scaled[0]) if needs_x else None
         pairs: list[tuple[Tensor, Tensor]] = []
@@ -256,24 +301,29 @@ class _Series(torch.autograd.Function):
         for j in range(degree):
             sign = (-1.0) ** j
             inner = terms[degree - 1 - j]
-            if needs_scale and j > 0:
+            if needs_radial and j > 0:
                 # A t_{j+1} = t_j - c_j s^j x, and <z_0, A t_1> is added below through <z_1, t_1>.
                 below = terms[degree - j]
                 radial += sign * (_dot(current, below) - scaled[j] * _dot(current, x))
             if needs_taps:
                 factor = sign * (scaled[degree] if j == degree - 1 else 1.0)
                 pairs.append((current, inner) if factor == 1.0 else (current * factor, inner))
-            if j == degree - 1 and not needs_x and not (needs_scale and degree == 1):
+            if j == degree - 1 and not needs_x and not (needs_radial and degree == 1):
                 break
             following = operator(current, x.shape[1] if j == degree - 1 else operator.channels)
-            if needs_scale and j == 0:
+            if needs_radial and j == 0:
                 radial -= _dot(following, terms[-1]) * (scaled[degree] if degree == 1 else 1.0)
             current = following
             if grad_x is not None:
                 _add_channels(grad_x, current, -sign * scaled[j + 1])
+        if needs_taps and ctx.pivot is not None:
+            # s = constant / n with n = <left, A right>, so d s = -(s / n) dn: what scaling A would gain, it loses.
+            left, right = ctx.pivot
+            norm = _dot(left, operator(right))
+            pairs.append((left * (-radial / norm), right))
         grad_taps = operator.tap_gradient(pairs) if needs_taps else None
         grad_scale = torch.full_like(ctx.scale, radial / float(ctx.scale)) if needs_scale else None
-        return grad_x, grad_taps, grad_scale, None, None, None
+        return grad_x, grad_taps, grad_scale, None, None, None, None
 
 
 def _dot(a: Tensor, b: Tensor) -> float:

@@ -1,7 +1,6 @@
 """Estimates of how large a skew convolution is, by which SOC scales its kernel. None of them enters a certificate.
 
-Both return a norm that is differentiable in the taps, with the singular vectors held constant: the derivative of
-the largest singular value s = <v, A u> is the derivative of that product at fixed u and v.
+The derivative of the largest singular value s = <v, A u> is the derivative of that product at fixed u and v.
 """
 
 from math import sqrt
@@ -21,22 +20,26 @@ def start_vector(like: Tensor, *shape: int) -> Tensor:
     return (vector / vector.norm()).to(like.device, like.dtype)
 
 
-def operator_norm_estimate(operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def operator_norm_estimate(
+    operator: SkewOperator, vector: Tensor, iterations: int
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H, W).
 
-    Stops early when the estimate no longer changes. Returns the estimate (from below) and the next vector.
+    Stops early when the estimate no longer changes. Returns the estimate <left, A right>, from below, and the
+    pair (left, right); left is the vector to go on from. The estimate carries no gradient: `SkewOperator.series`
+    takes the pair as its pivot.
     """
-    with torch.no_grad():
-        right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
-        previous = None
-        for step in range(iterations):
-            image = operator(right)
-            length = torch.linalg.vector_norm(image, dtype=torch.promote_types(image.dtype, torch.float32))
-            left = image / length.clamp_min(torch.finfo(length.dtype).tiny).to(image.dtype)
-            if step + 1 == iterations or _settled(length, previous):
-                break
-            previous, right = length, left
-    return operator.bilinear(left, right), left
+    right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
+    previous = None
+    for step in range(iterations):
+        image = operator(right)
+        length = torch.linalg.vector_norm(image, dtype=torch.promote_types(image.dtype, torch.float32))
+        left = image / length.clamp_min(torch.finfo(length.dtype).tiny).to(image.dtype)
+        if step + 1 == iterations or _settled(length, previous):
+            break
+        previous, right = length, left
+    return length, (left, right)
 
 
 def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,12 @@
 """Skew orthogonal convolution."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.errors import choose
-from holdfast.functional.series import SERIES, Series
+from holdfast.functional.series import SERIES, Family, Series
 from holdfast.functional.skew import SkewOperator, kernel_from_taps, skew_taps
 from holdfast.functional.skew_norms import (
     CONVERGED_ITERATIONS,
@@ -17,6 +17,14 @@ from holdfast.functional.skew_norms import (
 )
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
 from holdfast.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+
+
+class _Scaled(NamedTuple):
+    """A skew operator, the factor that scales it, and the pair of vectors that the factor came from."""
+
+    operator: SkewOperator
+    scale: Tensor
+    pivot: tuple[Tensor, Tensor] | None
 
 
 @register_convolution("soc")
@@ -85,14 +93,19 @@ class SOC(OrthogonalConv2d):
         self.register_buffer("vector", self.weight.new_empty(0))
 
     @property
+    def family(self) -> Family:
+        """The polynomials of the chosen series, and how their argument is scaled."""
+        return SERIES[self.series]
+
+    @property
     def evaluation_series(self) -> Series:
         """The polynomial that runs in evaluation mode, and in certificates."""
-        return SERIES[self.series].evaluation[self.kernel_size]
+        return self.family.evaluation[self.kernel_size]
 
     @property
     def training_series(self) -> Series:
         """The polynomial that runs in training mode."""
-        return SERIES[self.series].training[self.kernel_size]
+        return self.family.training[self.kernel_size]
 
     @property
     def orthogonality_error(self) -> float:
@@ -105,59 +118,71 @@ class SOC(OrthogonalConv2d):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
         height, width = x.shape[2:]
         if self.weights_are_constant():
-            known: dict[Any, tuple[SkewOperator, Tensor]] = self.cache.get((self.weight,), dict)
+            known: dict[Any, _Scaled] = self.cache.get((self.weight,), dict)
             key = (height, width, dtype)
             if key not in known:
                 known.clear()
                 known[key] = self._scaled_operator(height, width, dtype)
-            operator, scale = known[key]
-            series = self.evaluation_series
-        elif not self.training:
-            operator, scale = self._scaled_operator(height, width, dtype)
-            series = self.evaluation_series
+            scaled = known[key]
+        elif self.training:
+            scaled = self._training_operator(height, width, dtype)
         else:
-            operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
-            scale = self._training_scale(operator)
-            series = self.training_series
-        return operator.series(x.to(dtype), series.coefficients, scale, self.out_channels)
+            scaled = self._scaled_operator(height, width, dtype)
+        series = self.training_series if self.training else self.evaluation_series
+        return scaled.operator.series(
+            x.to(dtype), series.coefficients, scaled.scale, self.out_channels, scaled.pivot
+        )
 
-    def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> tuple[SkewOperator, Tensor]:
+    def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
         """The operator on maps of one size and the factor that makes it A; a function of the weights alone."""
-        exact = SkewOperator(skew_taps(self.weight), height, width)
-        norm, _ = self._norm(exact, self._start(exact), CONVERGED_ITERATIONS)
-        operator = exact if dtype == self.weight.dtype else SkewOperator(exact.taps.to(dtype), height, width)
-        return operator, SERIES[self.series].target[self.kernel_size] / norm
+        operator = SkewOperator(skew_taps(self.weight), height, width)
+        scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
+        if dtype == self.weight.dtype:
+            return scaled
+        pivot = None if scaled.pivot is None else (scaled.pivot[0].to(dtype), scaled.pivot[1].to(dtype))
+        return _Scaled(SkewOperator(operator.taps.to(dtype), height, width), scaled.scale, pivot)
 
-    def _training_scale(self, operator: SkewOperator) -> Tensor:
-        """One power iteration from where the last step ended, many at the first step."""
+    def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
+        """The same with one power iteration from where the last step ended, and many at the first step."""
+        operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
         start = self._start(operator)
         fresh = self.vector.shape != start.shape
-        norm, vector = self._norm(
-            operator, start if fresh else self.vector, CONVERGED_ITERATIONS if fresh else 1
-        )
+        iterations = CONVERGED_ITERATIONS if fresh else 1
+        scaled, vector = self._scale(operator, start if fresh else self.vector, iterations)
         self.vector = vector.to(self.weight.dtype)
-        return SERIES[self.series].target[self.kernel_size] / norm
+        return scaled
 
-    def _norm(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-        if SERIES[self.series].by_operator_norm:
-            return operator_norm_estimate(operator, vector, iterations)
-        return kernel_norm_estimate(operator.taps, vector, iterations)
+    def _scale(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[_Scaled, Tensor]:
+        target = self.family.target[self.kernel_size]
+        if self.family.by_operator_norm:
+            norm, pivot = operator_norm_estimate(operator, vector, iterations)
+            return _Scaled(operator, target / norm, pivot), pivot[0]
+        norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
+        return _Scaled(operator, target / norm, None), vector
 
     def _start(self, operator: SkewOperator) -> Tensor:
-        if SERIES[self.series].by_operator_norm:
+        if self.family.by_operator_norm:
             return start_vector(self.weight, 1, self.channels, operator.height, operator.width)
         return kernel_norm_vectors(self.weight, self.channels, self.kernel_size)
 
     @torch.no_grad()
     def scaled_kernel(self, height: int, width: int) -> Tensor:
         """Kernel (c, c, k, k) of A as evaluation uses it on maps of this size; exactly skew."""
-        operator, scale = self._scaled_operator(height, width, self.weight.dtype)
-        return kernel_from_taps(operator.taps * scale)
+        scaled = self._scaled_operator(height, width, self.weight.dtype)
+        return kernel_from_taps(scaled.operator.taps * scaled.scale)
 
     def freeze(self, input_shape: Shape) -> nn.Module:
         """A polynomial in a stored kernel or, on tiny maps, one matrix."""
+        frozen = self._frozen_series(input_shape)
+        return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that run."""
+        return self._frozen_series(input_shape).lipschitz_bound(input_shape)
+
+    def _frozen_series(self, input_shape: Shape) -> FrozenSeries:
         _, height, width = self.output_shape(input_shape)
-        frozen = FrozenSeries(
+        return FrozenSeries(
             self.scaled_kernel(height, width),
             self.evaluation_series.coefficients,
             in_channels=self.in_channels,
@@ -165,20 +190,6 @@ class SOC(OrthogonalConv2d):
             stride=self.stride,
             bias=self.bias,
         )
-        return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """max |p(iy)| on |y| <= rho, with a proved rho >= ||A|| for the very kernel and polynomial that run."""
-        _, height, width = self.output_shape(input_shape)
-        kernel = self.scaled_kernel(height, width)
-        return FrozenSeries(
-            kernel,
-            self.evaluation_series.coefficients,
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            stride=self.stride,
-            bias=self.bias,
-        ).lipschitz_bound(input_shape)
 
     def extra_repr(self) -> str:
         """The arguments, in the order and form of `nn.Conv2d`."""
