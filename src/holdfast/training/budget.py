@@ -34,6 +34,7 @@ def measure(
     step: Callable[[], None],
     evaluate: Callable[[], None],
     seconds: float,
+    agree: Callable[[int], int],
 ) -> tuple[float, float]:
     """Seconds of one training step (median) and of one evaluation, leaving model and generator as they were.
 
@@ -43,14 +44,13 @@ def measure(
         step: does one training step and waits until it is done.
         evaluate: does one evaluation and waits until it is done.
         seconds: how long the steps may take.
+        agree: makes every process do the first one's number of steps, since a step waits for all of them.
     """
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
-        for _ in range(WARM_STEPS):
-            step()
-        times: list[float] = []
-        while len(times) < MIN_STEPS or (sum(times) < seconds and len(times) < MAX_STEPS):
-            times.append(_timed(step))
+        warm = [_timed(step) for _ in range(WARM_STEPS)]
+        count = agree(min(MAX_STEPS, max(MIN_STEPS, int(seconds / warm[-1]))))
+        times = [_timed(step) for _ in range(count)]
         evaluation = _timed(evaluate)
     model.load_state_dict(before)
     optimizer.zero_grad(set_to_none=True)

@@ -286,7 +286,9 @@ class Trainer:
             held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
 
         self.model.train()
-        times = measure(self.model, self.optimizer, step, evaluate, PROBE_SHARE * seconds)
+        times = measure(
+            self.model, self.optimizer, step, evaluate, PROBE_SHARE * seconds, self.fabric.broadcast
+        )
         self.unread_loss.zero_()
         spent = time.monotonic() - start
         left = (1 - RESERVE) * seconds - spent
