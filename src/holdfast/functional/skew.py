@@ -195,7 +195,9 @@ class SkewOperator:
         fold = self._correlate_by_products if self.by_taps else self._correlate_by_convolution
         result: Tensor | None = None
         for _, group in sorted(groups.items(), reverse=True):
-            outer, inner = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True))
+            outer, inner = (
+                torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
+            )
             result = fold(outer, inner, result)
         assert result is not None
         return result

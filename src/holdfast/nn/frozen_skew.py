@@ -1,6 +1,7 @@
 """Inference forms of SOC: a polynomial in a stored skew kernel and, for tiny maps, one matrix."""
 
 from itertools import pairwise
+from math import prod
 from typing import Self
 
 import torch
@@ -54,18 +55,27 @@ class FrozenSeries(LipschitzModule):
         return y if self.bias is None else y.add_(self.bias.view(-1, 1, 1))
 
     def linear(self, x: Tensor) -> Tensor:
-        """p(A) x by Horner's rule, without the bias."""
+        """p(A) x, without the bias."""
         x = F.pixel_unshuffle(x, 2) if self.stride == 2 else x
+        return self._horner(x, self.out_channels, self.coefficients)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """p(A)^T y = p(-A) y."""
+        signed = tuple(c * (-1) ** j for j, c in enumerate(self.coefficients))
+        x = self._horner(y, self.stride**2 * self.in_channels, signed)
+        return F.pixel_shuffle(x, 2) if self.stride == 2 else x
+
+    def _horner(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        padding, degree = self.kernel.shape[-1] // 2, len(self.coefficients) - 1
+        padding, degree = self.kernel.shape[-1] // 2, len(coefficients) - 1
         y = x
         for power in range(degree - 1, -1, -1):
-            rows = self.kernel if power > 0 else self.kernel[: self.out_channels]
+            rows = self.kernel if power > 0 else self.kernel[:keep]
             y = F.conv2d(y, rows[:, : y.shape[1]], padding=padding)
             if power == degree - 1:
-                y.mul_(self.coefficients[degree])
+                y.mul_(coefficients[degree])
             common = min(y.shape[1], x.shape[1])
-            y[:, :common].add_(x[:, :common], alpha=self.coefficients[power])
+            y[:, :common].add_(x[:, :common], alpha=coefficients[power])
         return y
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -121,17 +131,20 @@ class FrozenMatrix(LipschitzModule):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, layer: FrozenSeries, input_shape: Shape, chunk: int = 1024) -> Self:
-        """The matrix that `layer` applies to maps of one shape, found column by column."""
-        size = input_shape[0] * input_shape[1] * input_shape[2]
+    def of(cls, layer: FrozenSeries, input_shape: Shape, chunk: int = 512) -> Self:
+        """The matrix that `layer` applies to maps of one shape, found from the side that has fewer vectors."""
         output_shape = layer.output_shape(input_shape)
-        columns = []
-        for start in range(0, size, chunk):
-            count = min(chunk, size - start)
-            basis = layer.kernel.new_zeros(count, size)
+        inputs, outputs = prod(input_shape), prod(output_shape)
+        function, shape = (layer.linear, input_shape) if inputs <= outputs else (layer.adjoint, output_shape)
+        images = []
+        for start in range(0, prod(shape), chunk):
+            count = min(chunk, prod(shape) - start)
+            basis = layer.kernel.new_zeros(count, prod(shape))
             basis[torch.arange(count), torch.arange(start, start + count)] = 1
-            columns.append(layer.linear(basis.view(count, *input_shape)).flatten(1))
-        return cls(torch.cat(columns).T.contiguous(), layer.bias, input_shape, output_shape)
+            images.append(function(basis.view(count, *shape)).flatten(1))
+        matrix = torch.cat(images)
+        matrix = matrix.T.contiguous() if inputs <= outputs else matrix
+        return cls(matrix, layer.bias, input_shape, output_shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the matrix to a batch of maps."""
@@ -165,7 +178,7 @@ def matrix_is_cheaper(layer: FrozenSeries, input_shape: Shape) -> bool:
     float32) are never worth their memory.
     """
     out, height, width = layer.output_shape(input_shape)
-    entries = input_shape[0] * input_shape[1] * input_shape[2] * out * height * width
+    entries = prod(input_shape) * out * height * width
     channels, size = layer.kernel.shape[0], layer.kernel.shape[-1]
     degree = len(layer.coefficients) - 1
     widths = [layer.in_channels * layer.stride**2, *[channels] * (degree - 1), out]

@@ -1,0 +1,137 @@
+import copy
+
+import pytest
+import torch
+
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.series import PAPER_ERROR
+from holdfast.functional.skew import transpose_kernel
+from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
+from holdfast.nn.soc import SOC
+from tests.contracts.dense import dense_matrix
+from tests.reference.exponential import dense_convolution
+
+both_series = pytest.mark.parametrize("series", ["isometric", "exponential"])
+
+
+def test_the_exponential_series_is_the_exponential() -> None:
+    layer = SOC(4, 4, 3, bias=False, series="exponential").double().eval()
+    kernel = layer.scaled_kernel(4, 3)
+    # A is 0.7 / sigma times the skew part, sigma the smallest norm of four reshapes: at most 2.1 in all.
+    square = kernel.permute(0, 2, 1, 3).reshape(12, 12)
+    sigma = min(torch.linalg.matrix_norm(m, 2) for m in (kernel.reshape(4, -1), square))
+    torch.testing.assert_close(sigma, torch.tensor(0.7, dtype=torch.float64), rtol=1e-6, atol=0)
+    exact = torch.linalg.matrix_exp(dense_convolution(kernel, 4, 3))
+    difference = torch.linalg.matrix_norm(dense_matrix(layer, (4, 4, 3)) - exact, 2)
+    assert difference < PAPER_ERROR
+
+
+def test_channels_are_padded_with_zeros_and_cut() -> None:
+    wide, layer = SOC(6, 6, 3, bias=False).double().eval(), SOC(2, 6, 3, bias=False).double().eval()
+    layer.load_state_dict(wide.state_dict())
+    x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
+    padded = torch.cat([x, torch.zeros(3, 4, 4, 4, dtype=torch.float64)], 1)
+    torch.testing.assert_close(layer(x), wide(padded))
+    narrow = SOC(6, 4, 3, bias=False).double().eval()
+    narrow.load_state_dict(wide.state_dict())
+    torch.testing.assert_close(narrow(padded), wide(padded)[:, :4])
+
+
+@both_series
+def test_training_and_evaluation_agree_within_the_training_error(series: str) -> None:
+    layer = SOC(8, 8, 3, series=series)
+    x = torch.randn(4, 8, 5, 5)
+    trained = layer(x)
+    evaluated = layer.eval()(x)
+    # Moduli differ by the two stated errors, phases by less than 0.02 for the isometric series.
+    allowed = layer.training_series.modulus_error + layer.orthogonality_error + 0.02
+    assert (trained - evaluated).norm() <= allowed * x.norm()
+
+
+@both_series
+def test_evaluation_depends_on_nothing_that_ran_before(series: str) -> None:
+    layer = SOC(4, 6, 3, series=series)
+    x = torch.randn(2, 4, 4, 4)
+    fresh = copy.deepcopy(layer).eval()(x)
+    for _ in range(3):
+        layer.train()(torch.randn(2, 4, 6, 6))
+    layer.eval()(torch.randn(1, 4, 3, 3))
+    layer.vector.mul_(1e6)
+    assert torch.equal(layer(x), fresh)
+
+
+@both_series
+def test_a_resumed_layer_continues_to_the_same_bits(series: str) -> None:
+    layer = SOC(4, 6, 3, series=series)
+    x = torch.randn(2, 4, 4, 4)
+    layer(x)
+    resumed = SOC(4, 6, 3, series=series)
+    resumed.load_state_dict(layer.state_dict())
+    for _ in range(2):
+        assert torch.equal(layer(x), resumed(x))
+
+
+def test_edits_of_the_weights_reach_evaluation() -> None:
+    layer = SOC(4, 4, 3).eval()
+    x = torch.randn(2, 4, 4, 4)
+    with torch.no_grad():
+        before = layer(x)
+        assert torch.equal(layer(x), before)
+        layer.weight.data[0, 0, 1] += 1.0  # no version counter sees this
+        after = layer(x)
+    assert not torch.equal(before, after)
+
+
+def test_evaluation_can_be_fine_tuned() -> None:
+    layer = SOC(4, 4, 3).double().eval()
+    x = torch.randn(2, 4, 4, 4, dtype=torch.float64)
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, {"weight": weight}, (x,)).square().mul(x).sum()
+
+    # After 200 iterations the norm is known to about 1e-7, its vectors, and so the gradient, to the root of that.
+    weight = layer.weight.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(loss, (weight,), rtol=2e-3, atol=1e-3)
+
+
+@both_series
+@pytest.mark.parametrize(("shape", "kind"), [((4, 2, 2), FrozenMatrix), ((4, 24, 24), FrozenSeries)])
+def test_freezing_chooses_the_cheaper_form(series: str, shape: tuple[int, int, int], kind: type) -> None:
+    layer = SOC(4, 4, 3, series=series).double().eval()
+    frozen = layer.freeze(shape)
+    assert isinstance(frozen, kind)
+    assert not list(frozen.parameters())
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    torch.testing.assert_close(frozen(x), layer(x))
+    exact = torch.linalg.matrix_norm(dense_matrix(frozen, shape), 2) if shape[1] < 9 else 1 - 5e-4
+    bound = frozen.lipschitz_bound(shape)
+    assert exact <= bound <= 1 + 1e-6  # the bound of a matrix is proved to about 1e-7
+
+
+def test_the_bound_follows_the_kernel_that_runs() -> None:
+    """A kernel that somebody scaled is bounded as it is; one that is not skew is refused."""
+    frozen = SOC(3, 3, 3).double().eval().freeze((3, 24, 24))
+    assert isinstance(frozen, FrozenSeries)
+    assert frozen.lipschitz_bound((3, 24, 24)) <= 1
+    frozen.kernel *= 4.0
+    assert frozen.lipschitz_bound((3, 24, 24)) > 2
+    frozen.kernel[0, 1, 0, 0] += 1e-9
+    assert not torch.equal(transpose_kernel(frozen.kernel), -frozen.kernel)
+    with pytest.raises(NotProvedError, match="not skew"):
+        frozen.lipschitz_bound((3, 24, 24))
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(
+        ArgumentError, match="series: expected one of exponential, isometric, got 'isomertic'; did you"
+    ):
+        SOC(3, 3, 3, series="isomertic")
+    with pytest.raises(ArgumentError, match="kernel_size: SOC takes 1, 3, 5, got 2"):
+        SOC(3, 3, 2)
+    frozen = SOC(3, 3, 3).eval().freeze((3, 2, 2))
+    with pytest.raises(ArgumentError, match=r"frozen for maps of shape \(3, 2, 2\), got \(3, 4, 4\)"):
+        frozen(torch.rand(1, 3, 4, 4))
+
+
+def test_repr_names_the_series() -> None:
+    assert repr(SOC(3, 4, 3, stride=2)) == "SOC(3, 4, kernel_size=3, stride=2, series='isometric')"
