@@ -3,6 +3,7 @@
 from collections import defaultdict
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,10 @@ def test_slugs_are_what_one_would_type() -> None:
         "0",
         "0.10",
     ]
+
+
+def test_the_documentation_names_every_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    missing = [name for name in tables() if f"`{name}`" not in text]
+    assert missing == []
+    assert f"trains {len(networks())} distinct networks" in text

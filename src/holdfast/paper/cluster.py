@@ -1,5 +1,6 @@
 """Rows as jobs of a Ray cluster; a row whose worker dies is started again elsewhere and resumes."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
@@ -100,9 +101,9 @@ def _connect(ray: ModuleType, address: str) -> bool:
         return False
     try:
         if address == "ray":
-            ray.init(include_dashboard=False, log_to_driver=False)
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         else:
-            ray.init(address=address, log_to_driver=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         with suppress(RuntimeError):
             ray.shutdown()

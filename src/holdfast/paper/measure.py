@@ -20,6 +20,9 @@ REVISED = "revised.json"
 POWER_ITERATIONS = 50
 """Steps of power iteration on each layer, as in appendix D of the paper."""
 
+SAME_MODEL = 0.001
+"""Largest difference in standard accuracy that rounding on another machine may make."""
+
 Values = dict[str, float]
 """Percentages by column: "standard" and the paper's three radii."""
 
@@ -117,6 +120,12 @@ def _revised(run: Run) -> dict[str, Any]:
     estimates = layer_estimates(model, POWER_ITERATIONS)
     between = math.prod(value for path, value in estimates.items() if path not in ("normalize", "head"))
     proved = certify(model, to_float(images.images))
+    standard = float((proved.prediction == images.labels).double().mean())
+    if abs(standard - run.summary.test["best"]["standard"]) > SAME_MODEL:
+        raise CheckpointError(
+            f"{run.folder / BEST}: classifies {standard:.2%} of the test images, but the run's summary says "
+            f"{run.summary.test['best']['standard']:.2%}; the file or the data is not that of the run"
+        )
     # A radius is a margin divided by the constant, so another constant only rescales it.
     scale = proved.lipschitz / (between * estimates["normalize"])
     accuracy = certified_accuracy(
