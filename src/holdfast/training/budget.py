@@ -21,8 +21,8 @@ def fitting_steps(
 ) -> int:
     """Number of steps whose time, with that of the evaluations among them and one at the end, is `seconds`.
 
-    >>> fitting_steps(100.0, 0.1, 2.0, 50)
-    700
+    >>> fitting_steps(100.0, 0.125, 4.0, 32)
+    384
     """
     left = seconds - evaluation_seconds
     return max(1, int(left / (step_seconds + evaluation_seconds / steps_between_evaluations)))

@@ -106,7 +106,7 @@ class Trainer:
         self.steps_per_epoch = len(self.batches(0))
         # Reading the loss waits for a GPU, and agreeing on it for all processes: do it now and then.
         self.sync_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else 10
-        self.unread_loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.unread_loss = torch.zeros((), device=fabric.device)
         if checkpoint is None:
             total = config.epochs * self.steps_per_epoch
             self.position = Position(0, total, 0.0, config.to_dict(), split.fingerprint)
@@ -187,15 +187,8 @@ class Trainer:
     def _synchronise(self, step: int) -> None:
         """Agree with the other processes where the run stands; then evaluate, save or stop if it is time."""
         is_due = self.interval.seconds is not None and time.monotonic() - self.saved >= self.interval.seconds
-        told = torch.stack(
-            [
-                self.unread_loss,
-                torch.tensor(
-                    float(self.interruption.requested), dtype=torch.float64, device=self.fabric.device
-                ),
-                torch.tensor(float(is_due), dtype=torch.float64, device=self.fabric.device),
-            ]
-        )
+        flags = torch.tensor([float(self.interruption.requested), float(is_due)], device=self.fabric.device)
+        told = torch.cat([self.unread_loss[None], flags])
         loss_sum, stops, dues = sum_over_processes(self.fabric, told)
         loss_sum /= self.fabric.world_size
         steps = step - self.read_step
