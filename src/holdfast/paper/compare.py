@@ -84,7 +84,7 @@ def compare(
             "Budget",
         ),
         lines=tuple(lines),
-        notes=_notes(table, rows, seen, lines),
+        notes=(*_notes(table, seen, lines), *_deviations(table, seen, revise)),
         folded=("Seeds", "Budget"),
     )
 
@@ -179,7 +179,7 @@ def _differences(row: Row, values: Sequence[Values]) -> Line:
     return tuple(f"{_mean(values, column) - float(row.reported[column]):+.2f}" for column in COLUMNS)
 
 
-def _notes(table: Table, rows: Sequence[Row], seen: Sequence[Run], lines: Sequence[Line]) -> tuple[str, ...]:
+def _notes(table: Table, seen: Sequence[Run], lines: Sequence[Line]) -> tuple[str, ...]:
     over = f" of {' and '.join(table.baseline_tables)}" if table.baseline_tables else ""
     notes = [f"Increase: of {table.increase_of} over {table.baseline!r}{over}."]
     if seen:
@@ -190,8 +190,16 @@ def _notes(table: Table, rows: Sequence[Row], seen: Sequence[Run], lines: Sequen
         notes.append(OTHER_BUDGET)
     if sum(line[2] == "paper" for line in lines) > len({line[:2] for line in lines if line[2] != "paper"}):
         notes.append(NOT_RUN)
-    if table.lipschitz_deviation:
-        notes.append(
-            f"The paper's largest deviation of a Lipschitz constant from 1: {table.lipschitz_deviation}."
-        )
     return tuple(notes)
+
+
+def _deviations(table: Table, seen: Sequence[Run], revise: Callable[[Run], Revised] | None) -> Iterator[str]:
+    """How far the Lipschitz constants between normalisation and head are from 1."""
+    if table.kind != "revised":
+        return
+    yield f"Largest deviation of a Lipschitz constant from 1: the paper's {table.lipschitz_deviation}."
+    if seen and revise is not None:
+        found = [revise(run) for run in seen]
+        estimated = max((value.estimated_deviation for value in found), key=abs)
+        proved = max((value.proved_deviation for value in found), key=abs)
+        yield f"Here: estimated {estimated:+.4e} (from below), proved {proved:+.4e} (from above)."
