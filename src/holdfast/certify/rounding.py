@@ -74,7 +74,8 @@ def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> Fo
     if own is None:
         raise NotProvedError(
             f"{type(layer).__name__} has no proved rounding error; give it a method "
-            "rounding_error(input_shape) that returns (kappa, tau) with ||computed - exact|| <= kappa ||z|| + tau in float64"
+            "rounding_error(input_shape) that returns (kappa, tau): in float64 its output is within "
+            "kappa ||z|| + tau of the exact one"
         )
     relative, absolute = own(input_shape)
     if not (0 <= relative < math.inf and 0 <= absolute < math.inf):

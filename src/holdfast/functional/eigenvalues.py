@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.functional.rounding import TINY, UNIT, gamma, product_up, sqrt_up, sum_up, up
 
-BISECT = 5e-5  # a failed and a successful guess that are this close end the search
+TOLERANCE = 5e-5  # a failed and a successful guess that are this close end the search
 LANCZOS_STEPS = 60
 
 
@@ -53,13 +53,19 @@ def largest_eigenvalue_upper_bound(
     return max(proved, search(lambda guess: prove_eigenvalue_bound(h, guess, signs), estimate, gap, floor))
 
 
-def search(prove: Callable[[float], float | None], estimate: float, gap: float, floor: float) -> float:
+def search(
+    prove: Callable[[float], float | None],
+    estimate: float,
+    gap: float,
+    floor: float,
+    tolerance: float = TOLERANCE,
+) -> float:
     """The smallest bound that `prove` gives for guesses from just above the estimate (and the floor) on."""
     failed, guess = 0.0, max(estimate * (1 + gap), floor)
     while (bound := prove(guess)) is None:
         failed, gap = guess, 10 * gap
         guess = max(guess, estimate) * (1 + gap)
-    while failed and guess > failed * (1 + BISECT):
+    while failed and guess > failed * (1 + tolerance):
         middle = math.sqrt(failed * guess)
         if (better := prove(middle)) is None:
             failed = middle

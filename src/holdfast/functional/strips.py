@@ -14,7 +14,8 @@ from torch import Tensor
 from holdfast.functional.eigenvalues import cholesky_error, ritz_values, search, start_vectors, trace_up
 from holdfast.functional.rounding import TINY, sum_up
 
-GAP = 1e-4
+GAP = 1e-3
+TOLERANCE = 5e-3  # one factorisation may take seconds, and polynomials of skew operators are flat
 
 
 class Strips:
@@ -36,6 +37,9 @@ class Strips:
             self.strips = 1
         self.diagonal = self._block(taps, reach, 0)
         self.below = self._block(taps, reach, -self.height)
+        self.real_skew = taps.is_complex() and not bool(taps.real.any())
+        if self.real_skew:
+            self.skew_diagonal, self.skew_below = self.diagonal.imag.clone(), self.below.imag.clone()
 
     def _block(self, taps: Tensor, reach: int, offset: int) -> Tensor:
         """From the rows j of one strip to the rows i of the strip -offset rows further down."""
@@ -50,9 +54,9 @@ class Strips:
         """Bound on the eigenvalues, not below `proved`."""
         n = self.strips * self.diagonal.shape[-1]
         start = start_vectors(len(self.diagonal), n).to(self.diagonal.dtype)
-        values = ritz_values(self._apply, start)
+        values = ritz_values(self._apply_real if self.real_skew else self._apply, start)
         estimate = max(float((sign * values).max()) for sign in self.signs)
-        return max(proved, search(self._prove, estimate, GAP, max(proved, n * 2.0**-44)))
+        return max(proved, search(self._prove, estimate, GAP, max(proved, n * 2.0**-44), TOLERANCE))
 
     def _apply(self, vector: Tensor) -> Tensor:
         """Product of the matrices with vectors (stack, n, 1)."""
@@ -63,6 +67,20 @@ class Strips:
         result[:, :, :-1] += self.below.mH @ columns[:, :, 1:]
         result[:, self.last * self.size :, -1] = 0
         return result.mT.reshape(vector.shape)
+
+    def _apply_real(self, vector: Tensor) -> Tensor:
+        """The same where the matrices are i times real ones: half the memory to read."""
+        columns = vector.view(len(vector), self.strips, -1).mT.contiguous()
+        columns[:, self.last * self.size :, -1] = 0
+        parts = torch.cat([columns.real, columns.imag], dim=2)
+        result = self.skew_diagonal @ parts
+        for offset in (0, self.strips):
+            first, last = offset, offset + self.strips - 1
+            result[:, :, first + 1 : last + 1] += self.skew_below @ parts[:, :, first:last]
+            result[:, :, first:last] -= self.skew_below.mT @ parts[:, :, first + 1 : last + 1]
+        result[:, self.last * self.size :, [self.strips - 1, 2 * self.strips - 1]] = 0
+        real, imaginary = torch.split(result, self.strips, dim=2)
+        return torch.complex(-imaginary, real).mT.reshape(vector.shape)
 
     def _prove(self, guess: float) -> float | None:
         bound = 0.0
