@@ -147,3 +147,9 @@ def test_a_damaged_summary_is_named(write_run: WriteRun) -> None:
     (folder / "summary.json").write_text(json.dumps({"steps": 3}))
     with pytest.raises(CheckpointError, match=f"{folder.name}: not the folder of a finished run"):
         read_run(folder)
+
+
+def test_a_time_budget_says_how_many_epochs_it_was(write_run: WriteRun) -> None:
+    root = write_run("cifar10-main", "5-hh", (60.0, 40.0, 20.0, 10.0), budget=Budget(minutes=30)).parent
+    label = sheet_of("cifar10-main", ["5-hh"], root).lines[1][-1]
+    assert label == "30 minutes (5.0 epochs), width 32, step schedule"

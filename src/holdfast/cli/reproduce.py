@@ -191,6 +191,8 @@ def _results(folder: Path) -> None:
 
 
 def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run: bool) -> None:
+    import torch
+
     from holdfast.paper.render import terminal, write
     from holdfast.paper.times import time_networks, time_sheet
 
@@ -202,6 +204,8 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
         return
     failures = _run(reproduction, cluster)
     sheets = list(reproduction.sheets())
+    if reproduction.timed and reproduction.budget.threads is not None:
+        torch.set_num_threads(reproduction.budget.threads)
     for table, rows in reproduction.timed:
         folder = reproduction.out / "times"
         timings = time_networks(rows, folder, width=reproduction.budget.width, images=images)

@@ -100,7 +100,8 @@ def budget_label(config: TrainConfig) -> str:
     """
     if is_paper_budget(config):
         return "the paper's (200 epochs, width 32)"
-    length = f"{config.epochs} epochs" if config.minutes is None else f"{config.minutes:g} minutes"
+    number, unit = (config.epochs, "epoch") if config.minutes is None else (config.minutes, "minute")
+    length = f"{number:g} {unit}{'s' * (number != 1)}"
     parts = [length, f"width {config.width}", f"{config.schedule} schedule"]
     plain = TrainConfig()
     if config.lr != PAPER.lr:

@@ -62,7 +62,7 @@ def time_networks(
 
     Args:
         rows: of time tables.
-        folder: keeps one file per network, width, form and number of images.
+        folder: keeps one file per network, width, form, number of images and number of threads.
         width: channels of the first stage.
         images: how many to time; the tables scale to 10,000 and say so.
         batch_size: images per forward pass.
@@ -77,7 +77,9 @@ def time_networks(
         model: nn.Module | None = None
         found[network] = {}
         for form in FORMS:
-            path = folder / f"{network.key}-w{width}-{form}-{images}images.json"
+            path = (
+                folder / f"{network.key}-w{width}-{form}-{images}images-{torch.get_num_threads()}threads.json"
+            )
             if not path.exists():
                 say(f"timing {network.key}, width {width}, {form}, {images} images")
                 model = model or random_network(network, width)
