@@ -211,8 +211,8 @@ def test_one_epoch_of_cifar10_passes_the_bar(tmp_path):
     from holdfast.training.loop import train
 
     config = TrainConfig(
-        data="cifar10", depth=5, width=16, epochs=1, schedule="onecycle", lr=0.3, nesterov=True,
-        precision="bf16-mixed",
+        data="cifar10", depth=5, width=16, epochs=1, schedule="onecycle", batch_size=64, lr=0.2,
+        nesterov=True, precision="bf16-mixed",
     )  # fmt: skip
     result = train(config, tmp_path).test["last"]
     assert result["standard"] >= 0.40
