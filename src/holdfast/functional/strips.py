@@ -100,10 +100,20 @@ class Strips:
                 if not last:
                     # Signs of the coupling drop out of the next block: it enters as Y^H Y.
                     solved = torch.linalg.solve_triangular(factor, below.mH, upper=False)
-                    block = shifted - solved.mH @ solved
+                    block = _minus_gram(shifted, solved)
             # An entry of the factor sums over at most two strips. The trace counts the last strip as a whole,
             # which only makes it larger: a diagonal that was factorised in the first strip is positive.
             terms = 2 * self.diagonal.shape[-1]
             error = cholesky_error(terms, trace_up(trace, self.strips * self.diagonal.shape[-1]))
             bound = max(bound, sum_up(guess, error, TINY))
         return bound
+
+
+def _minus_gram(matrices: Tensor, solved: Tensor) -> Tensor:
+    """The lower triangle of X - Y^H Y; most of the upper one is left out, which no factorisation reads."""
+    result, n = matrices.clone(), solved.shape[-1]
+    step = max(64, -(-n // 4))
+    for start in range(0, n, step):
+        span = slice(start, start + step)
+        result[:, start:, span] -= solved[:, :, start:].mH @ solved[:, :, span]
+    return result
