@@ -75,7 +75,7 @@ def carlini_wagner(balls: Balls, settings: AttackSettings, generator: torch.Gene
 def pgd(balls: Balls, settings: AttackSettings, generator: torch.Generator) -> Iterator[Tensor]:
     """PGD (Madry et al. 2018) on the cross entropy, at `settings.inside` of the radius."""
     attacks = import_foolbox().attacks
-    attack = attacks.L2ProjectedGradientDescentAttack(steps=settings.steps, rel_stepsize=2.5 / settings.steps)
+    attack = attacks.L2ProjectedGradientDescentAttack(steps=settings.steps, rel_stepsize=4 / settings.steps)
     yield _run(attack, balls, generator, epsilon=settings.inside)
 
 
@@ -98,7 +98,7 @@ def _run(attack: object, balls: Balls, generator: torch.Generator, epsilon: floa
     origin = torch.zeros_like(balls.images, dtype=torch.float32)
     arguments = {} if epsilon is None else {"epsilon": epsilon}
     # foolbox draws from torch's global stream: seed it for the attack and leave it as it was.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         found: Tensor = attack.run(target, origin, criterion, **arguments)  # type: ignore[attr-defined]
     return found.detach().nan_to_num(0.0, 0.0, 0.0)

@@ -153,8 +153,8 @@ class AuditReport:
         worst = min(self.broken, key=lambda record: math.inf if record.ratio is None else record.ratio)
         raise BrokenCertificateError(
             f"{len(self.broken)} of {len(self.records)} certificates are broken: image {worst.index}, "
-            f"certified to {worst.radius:.9g}, changes from class {worst.prediction} to {worst.found} at distance "
-            f"{worst.distance:.9g} (found by {worst.attack})"
+            f"certified to {worst.radius:.9g}, changes from class {worst.prediction} to {worst.found} at "
+            f"distance {worst.distance:.9g} (found by {worst.attack})"
         )
 
 

@@ -126,8 +126,8 @@ def _data_of(run: Path) -> str:
         return str(stored["data"])
     except (OSError, KeyError, ValueError) as error:
         raise ArgumentError(
-            f"data: {run} does not say which images the network is for; pass --data digits, cifar10, cifar100 "
-            "or a folder"
+            f"data: {run} does not say which images the network is for; pass --data digits, cifar10, "
+            "cifar100 or a folder"
         ) from error
 
 
