@@ -1,0 +1,189 @@
+"""certificates.jsonl: one header line on what was certified and how, then one line per image."""
+
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.certify.exact import fingerprint
+from holdfast.certify.radii import Certificates
+from holdfast.data.dataset import Dataset
+from holdfast.errors import CheckpointError
+from holdfast.models.lipconvnet import LipConvnet
+from holdfast.models.storage import write_atomically
+from holdfast.report.outcomes import Outcomes
+from holdfast.training.metrics import cpu_model
+
+FILE = "certificates.jsonl"
+FORMAT = "holdfast certificates 1"
+
+
+@dataclass(frozen=True)
+class Records:
+    """The content of certificates.jsonl; `header` is its first line."""
+
+    folder: Path
+    header: Mapping[str, Any]
+    outcomes: Outcomes
+    margin: Tensor
+    rounding: Tensor
+
+    @property
+    def weights_file(self) -> Path:
+        """The saved network."""
+        return self.folder / str(self.header["weights"])
+
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of the network's tensors."""
+        return str(self.header["weights_sha256"])
+
+    @property
+    def data(self) -> str:
+        """Name, or folder, of the images."""
+        return str(self.header["data"])
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the whole set of images and labels that the records point into."""
+        return str(self.header["data_sha256"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(self.header["classes"])
+
+    @property
+    def precision(self) -> str:
+        """In which the certified classifier computes."""
+        return str(self.header["precision"])
+
+    @property
+    def lipschitz(self) -> float:
+        """Proved constant from pixels to features."""
+        return float(self.header["lipschitz"])
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """The arguments that the network was built with."""
+        model: Mapping[str, Any] = self.header["model"]
+        return model
+
+    @property
+    def command(self) -> str:
+        """What was typed."""
+        return str(self.header["command"])
+
+    @property
+    def versions(self) -> str:
+        """Of the software, in a few words."""
+        return ", ".join(f"{name} {self.header[name]}" for name in ("holdfast", "torch", "python"))
+
+    @property
+    def machine(self) -> str:
+        """Processor and system."""
+        return str(self.header["machine"])
+
+
+def write_records(
+    folder: Path,
+    certificates: Certificates,
+    images: Dataset,
+    *,
+    model: LipConvnet,
+    weights: Path,
+) -> Path:
+    """Write certificates.jsonl; it appears complete or not at all.
+
+    Args:
+        folder: made if it is not there.
+        certificates: of the first images of the set.
+        images: the whole set.
+        model: the network.
+        weights: the file it was loaded from.
+
+    Raises:
+        CheckpointError: the folder cannot be written to.
+    """
+    header = {
+        "format": FORMAT,
+        "weights": os.path.relpath(weights.resolve(), folder.resolve()),
+        "weights_sha256": fingerprint(model),
+        "model": vars(model.config),
+        "data": images.name,
+        "data_sha256": images.fingerprint,
+        "images": len(images),
+        "classes": images.classes,
+        "precision": certificates.precision,
+        "lipschitz": certificates.lipschitz,
+        "holdfast": version("holdfast"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{cpu_model()}, {platform.platform()}",
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    columns = zip(
+        images.labels.tolist(), certificates.prediction.tolist(), certificates.runner_up.tolist(),
+        certificates.margin.tolist(), certificates.rounding.tolist(), certificates.radius.tolist(),
+        strict=False,
+    )  # fmt: skip
+    lines = [json.dumps(header)]
+    for index, (label, prediction, runner_up, margin, rounding, radius) in enumerate(columns):
+        record = {
+            "index": index, "label": label, "prediction": prediction, "runner_up": runner_up,
+            "margin": _finite(margin), "rounding": rounding, "radius": _finite(radius),
+        }  # fmt: skip
+        lines.append(json.dumps(record))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"out: cannot make the folder {folder}: {error.strerror or error}") from error
+    write_atomically(folder / FILE, ("\n".join(lines) + "\n").encode())
+    return folder / FILE
+
+
+def read_records(folder: Path) -> Records:
+    """Read certificates.jsonl from a folder.
+
+    Raises:
+        CheckpointError: it is not there, or damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: has no certificates yet; run `holdfast certify {folder}` first")
+    try:
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        header = json.loads(first)
+        if header["format"] != FORMAT:
+            raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
+        rows = [json.loads(line) for line in lines]
+        whole = {
+            k: torch.tensor([row[k] for row in rows]) for k in ("index", "label", "prediction", "runner_up")
+        }
+        real = {
+            k: torch.tensor([math.inf if row[k] is None else row[k] for row in rows], dtype=torch.float64)
+            for k in ("margin", "rounding", "radius")
+        }
+        outcomes = Outcomes(
+            whole["index"], whole["label"], whole["prediction"], whole["runner_up"], real["radius"]
+        )
+        return Records(folder, header, outcomes, real["margin"], real["rounding"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); run `holdfast certify {folder}` again"
+        ) from error
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null stands for a radius without limit."""
+    return value if math.isfinite(value) else None
