@@ -31,7 +31,7 @@ def test_one_step_solves_a_linear_classifier(epsilon: float, succeeds: bool) -> 
 
 
 def test_steps_are_those_of_l2() -> None:
-    # A gradient of (1, 0, ..., 0): its sign points the same way, but in l2 a gradient of (1, 0.1, ...) does not.
+    # The gradient is (1, 0.1, ..., 0.1); its sign, (1, ..., 1), is far from the steepest way in l2.
     gap = torch.full((16,), 0.1)
     gap[0] = 1.0
     model = nn.Sequential(Flatten(), ConstantHead(torch.stack([gap, -gap]), None))
