@@ -57,7 +57,9 @@ def test_the_transposed_kernel_is_the_transposed_operator() -> None:
 
 
 def test_half_the_taps_move_as_the_skew_part_of_a_full_kernel_does() -> None:
-    """A step of gradient descent with weight decay, once on half the taps and once on M with (M - M^T) / 2."""
+    """A step of gradient descent with weight decay, once on half the taps and once on M with (M - M^T) /
+    2.
+    """
     weight = torch.randn(5, 4, 4, dtype=torch.float64, requires_grad=True)
     kernel = kernel_from_taps(skew_taps(weight))
     full = (

@@ -89,7 +89,8 @@ def test_evaluation_can_be_fine_tuned() -> None:
     def loss(weight: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(layer, {"weight": weight}, (x,)).square().mul(x).sum()
 
-    # After 200 iterations the norm is known to about 1e-7, its vectors, and so the gradient, to the root of that.
+    # After 200 iterations the norm is known to about 1e-7, its vectors, and so the gradient, to the root of
+    # that.
     weight = layer.weight.detach().clone().requires_grad_()
     assert torch.autograd.gradcheck(loss, (weight,), rtol=2e-3, atol=1e-3)
 

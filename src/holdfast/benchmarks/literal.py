@@ -31,7 +31,8 @@ class LiteralSOC(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_channels).uniform_(-bound, bound))
         self.steps = 0
         k = kernel_size
-        # One (left, right) pair for each way to read the kernel as a matrix; the axes that a vector lacks are 1.
+        # One (left, right) pair for each way to read the kernel as a matrix; the axes that a vector lacks
+        # are 1.
         shapes = [
             ((c, 1, k, 1), (1, c, 1, k)),
             ((c, 1, 1, k), (1, c, k, 1)),

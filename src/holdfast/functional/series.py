@@ -52,7 +52,8 @@ def _families() -> dict[str, Family]:
         "isometric": Family(
             dict.fromkeys(sizes, training),
             dict.fromkeys(sizes, evaluation),
-            # Power iteration ends a little below the norm; one hundredth of the interval is kept free for that.
+            # Power iteration ends a little below the norm; one hundredth of the interval is kept free for
+            # that.
             dict.fromkeys(sizes, evaluation.radius / 1.01),
             by_operator_norm=True,
         ),

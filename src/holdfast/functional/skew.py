@@ -1,11 +1,11 @@
 """Skew-symmetric convolutions: kernels whose convolution A satisfies A^T = -A, and polynomials in them.
 
 A kernel K of shape (c, c, k, k) acts on zero-padded maps, y[o, p] = sum_{i, t} K[o, i, t] x[i, p + t]. The
-transposed operator has the kernel with input and output channels swapped and both spatial axes flipped, so A is
-skew exactly when K[o, i, t] = -K[i, o, -t]: the taps on one side of the centre determine those on the other, and
-the centre tap is a skew matrix. Kernels are therefore held as (k*k + 1) / 2 matrices, the centre tap first and
-then the taps that follow it in raster order. That is half the memory of the full kernel, every operation on
-weights costs half, and skewness is exact in floating point because negation is.
+transposed operator has the kernel with input and output channels swapped and both spatial axes flipped, so A
+is skew exactly when K[o, i, t] = -K[i, o, -t]: the taps on one side of the centre determine those on the
+other, and the centre tap is a skew matrix. Kernels are therefore held as (k*k + 1) / 2 matrices, the centre
+tap first and then the taps that follow it in raster order. That is half the memory of the full kernel, every
+operation on weights costs half, and skewness is exact in floating point because negation is.
 """
 
 from math import sqrt
@@ -25,12 +25,13 @@ def transpose_kernel(kernel: Tensor) -> Tensor:
 def skew_taps(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Free parameters (T, c, c) -> taps of a skew kernel, centre first.
 
-    The centre is (W_0 - W_0^T) / sqrt(2) and the other taps are W_j themselves. Up to one common factor, which
-    normalisation takes out, gradient descent, weight decay and normal initialisation then act on the kernel just
-    as they do through the skew part (M - M^T) / 2 of a full c x c x k x k parameter M (whose symmetric part moves
-    nothing), at half the size.
+    The centre is (W_0 - W_0^T) / sqrt(2) and the other taps are W_j themselves. Up to one common factor,
+    which normalisation takes out, gradient descent, weight decay and normal initialisation then act on the
+    kernel just as they do through the skew part (M - M^T) / 2 of a full c x c x k x k parameter M (whose
+    symmetric part moves nothing), at half the size.
     """
-    result: Tensor = _SkewTaps.apply(weight, weight.dtype if dtype is None else dtype)  # type: ignore[no-untyped-call]
+    dtype = weight.dtype if dtype is None else dtype
+    result: Tensor = _SkewTaps.apply(weight, dtype)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -68,7 +69,7 @@ def kernel_from_taps(taps: Tensor) -> Tensor:
 def skew_series_reference(
     x: Tensor, kernel: Tensor, coefficients: tuple[float, ...], out_channels: int
 ) -> Tensor:
-    """p(A) x by Horner's rule through `conv2d` and autograd: the plain path, and the oracle of the fast one."""
+    """p(A) x by Horner's rule through `conv2d` and autograd: the plain path, oracle of the fast one."""
     padded = F.pad(x, (0, 0, 0, 0, 0, kernel.shape[0] - x.shape[1]))
     y = coefficients[-1] * padded
     for c in reversed(coefficients[:-1]):
@@ -77,13 +78,14 @@ def skew_series_reference(
 
 
 class SkewOperator:
-    """The convolution A of given taps on zero-padded maps of one size: A x, p(A) x and <v, A u>, with gradients.
+    """The convolution A of given taps on zero-padded maps of one size: A x, p(A) x and <v, A u>.
 
-    It runs as a convolution or, on tiny maps, as one matrix. Gradients use A^T = -A, so one operator serves both
-    directions, and the gradient with respect to the taps is one correlation over the batches of all terms.
+    It runs as a convolution or, on tiny maps, as one matrix. Gradients use A^T = -A, so one operator serves
+    both directions, and the gradient with respect to the taps is one correlation over the batches of all
+    terms.
 
     Args:
-        taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part has a meaning.
+        taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part counts.
         height: height of the maps.
         width: width of the maps.
     """
@@ -115,19 +117,19 @@ class SkewOperator:
         out_channels: int,
         pivot: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """First `out_channels` channels of p(scale * A) x, where p has the given real coefficients c_0, ..., c_d.
+        """First `out_channels` channels of p(scale * A) x for p with real coefficients c_0, ..., c_d.
 
-        Horner's rule needs d applications of A. The first only reads the channels that x has (those beyond, up to
-        c, count as zero), the last only writes those that are kept.
+        Horner's rule needs d applications of A. The first only reads the channels that x has (those beyond,
+        up to c, count as zero), the last only writes those that are kept.
 
         Args:
             x: (N, i, H, W) with i <= c, in the dtype of the taps.
             coefficients: c_0, ..., c_d with d >= 1.
             scale: a tensor with one element; it may require gradients.
             out_channels: at most c.
-            pivot: (left, right) such that `scale` is a constant divided by <left, A right>, to have the derivative
-                of that product in the gradient of the taps. It costs one more image in the correlation, where
-                autograd through `scale` would need three more passes over the taps.
+            pivot: (left, right) such that `scale` is a constant divided by <left, A right>, to have the
+                derivative of that product in the gradient of the taps. It costs one more image in the
+                correlation, where autograd through `scale` would need three more passes over the taps.
         """
         result: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
             x, self.taps, scale, self, coefficients, out_channels, pivot
@@ -141,7 +143,7 @@ class SkewOperator:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, keep: int | None = None) -> Tensor:
-        """First `keep` channels of A x for maps x of at most c channels; a fresh tensor, without gradients."""
+        """First `keep` channels of A x, x of at most c channels; a fresh tensor, without gradients."""
         keep = self.channels if keep is None else keep
         n, i = x.shape[:2]
         if not self.as_matrix:
@@ -157,17 +159,17 @@ class SkewOperator:
         return y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
 
     def _dense(self) -> Tensor:
-        """Matrix D with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns run over pixels, then channels."""
+        """Matrix with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns are pixels, then channels."""
         h, w, c = self.height, self.width, self.channels
-        matrix = self.taps.new_zeros(h, w, c, h, w, c)
-        for index, tap in enumerate(self.taps):
-            dy, dx = self._offset(len(self.taps) - 1 + index)
-            mirrored = tap.T.contiguous().neg_()
-            for y in range(max(0, -dy), min(h, h - dy)):
-                for x in range(max(0, -dx), min(w, w - dx)):
-                    matrix[y, x, :, y + dy, x + dx] = tap
-                    if index > 0:
-                        matrix[y + dy, x + dx, :, y, x] = mirrored
+        centre = len(self.taps) - 1
+        blocks = {self._offset(centre + index): tap for index, tap in enumerate(self.taps)}
+        mirrored = {(-dy, -dx): tap.T.contiguous().neg_() for (dy, dx), tap in blocks.items()}
+        blocks = mirrored | blocks
+        zero = self.taps.new_zeros(c, c)
+        pixels = [(y, x) for y in range(h) for x in range(w)]
+        matrix = self.taps.new_empty(h * w, c, h * w * c)
+        for row, (y, x) in zip(matrix, pixels, strict=True):
+            torch.cat([blocks.get((v - y, u - x), zero) for v, u in pixels], dim=1, out=row)
         return matrix.view(h * w * c, h * w * c)
 
     def _offset(self, raster: int) -> tuple[int, int]:
@@ -186,8 +188,8 @@ class SkewOperator:
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps.
 
-        K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image; its
-        gradient is left as it is, for `skew_taps` takes the skew part.
+        K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image;
+        its gradient is left as it is, for `skew_taps` takes the skew part.
         """
         groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
         for outer, inner in pairs:
@@ -244,7 +246,7 @@ class SkewOperator:
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
-    """total += left^T right, without reading a total that is still zero."""
+    """Total += left^T right, without reading a total that is still zero."""
     if fresh and total.is_contiguous():
         torch.mm(left.T, right, out=total)
     else:
@@ -252,7 +254,7 @@ def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None
 
 
 def _add_channels(y: Tensor, x: Tensor, scale: float) -> Tensor:
-    """y += scale * x on the channels that both have; in place."""
+    """Y += scale * x on the channels that both have; in place."""
     common = min(y.shape[1], x.shape[1])
     y[:, :common].add_(x[:, :common], alpha=scale)
     return y
@@ -319,7 +321,7 @@ class _Series(torch.autograd.Function):
             if grad_x is not None:
                 _add_channels(grad_x, current, -sign * scaled[j + 1])
         if needs_taps and ctx.pivot is not None:
-            # s = constant / n with n = <left, A right>, so d s = -(s / n) dn: what scaling A would gain, it loses.
+            # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
             left, right = ctx.pivot
             norm = _dot(left, operator(right))
             pairs.append((left * (-radial / norm), right))

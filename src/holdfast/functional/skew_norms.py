@@ -1,4 +1,5 @@
-"""Estimates of how large a skew convolution is, by which SOC scales its kernel. None of them enters a certificate.
+"""Estimates of how large a skew convolution is, by which SOC scales its kernel. None of them enters a
+certificate.
 
 The derivative of the largest singular value s = <v, A u> is the derivative of that product at fixed u and v.
 """
@@ -24,11 +25,12 @@ def start_vector(like: Tensor, *shape: int) -> Tensor:
 def operator_norm_estimate(
     operator: SkewOperator, vector: Tensor, iterations: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H, W).
+    """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H,
+    W).
 
     Stops early when the estimate no longer changes. Returns the estimate <left, A right>, from below, and the
-    pair (left, right); left is the vector to go on from. The estimate carries no gradient: `SkewOperator.series`
-    takes the pair as its pivot.
+    pair (left, right); left is the vector to go on from. The estimate carries no gradient:
+    `SkewOperator.series` takes the pair as its pivot.
     """
     right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
     previous = None
@@ -45,9 +47,10 @@ def operator_norm_estimate(
 def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """Smallest of the spectral norms of the kernel's four matrix reshapes, each by power iteration.
 
-    The reshapes are c x ck^2, ck^2 x c, ck x ck with height beside outputs, and ck x ck with width beside outputs.
-    For a skew kernel the first two are each other's transpose up to signs and order, and so are the last two:
-    two norms are enough. k times the smallest is at least the operator norm (Singla and Feizi, 2021).
+    The reshapes are c x ck^2, ck^2 x c, ck x ck with height beside outputs, and ck x ck with width beside
+    outputs. For a skew kernel the first two are each other's transpose up to signs and order, and so are the
+    last two: two norms are enough. k times the smallest is at least the operator norm (Singla and Feizi,
+    2021).
 
     Args:
         taps: (T, c, c), centre first.

@@ -26,8 +26,9 @@ class FrozenSeries(LipschitzModule):
         stride: 1 or 2.
         bias: (out_channels,) or None.
 
-    Guarantee: `lipschitz_bound` is max |p(iy)| over |y| <= rho for a proved rho >= ||A||, because a polynomial
-    of a skew operator is normal; padding with zero channels and dropping channels never increase a norm.
+    Guarantee: `lipschitz_bound` is max |p(iy)| over |y| <= rho for a proved rho >= ||A||, because a
+    polynomial of a skew operator is normal; padding with zero channels and dropping channels never increase
+    a norm.
     """
 
     kernel: Tensor
@@ -97,7 +98,7 @@ class FrozenSeries(LipschitzModule):
         return zero_padded_convolution_norm_upper_bound(self.kernel, height, width)
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
-        """max |p(iy)| over |y| <= rho, a scalar problem that is solved exactly."""
+        """Max |p(iy)| over |y| <= rho, a scalar problem that is solved exactly."""
         return polynomial_modulus_upper_bound(self.coefficients, self.operator_norm_bound(input_shape))
 
     def extra_repr(self) -> str:
@@ -132,7 +133,9 @@ class FrozenMatrix(LipschitzModule):
     @classmethod
     @torch.no_grad()
     def of(cls, layer: FrozenSeries, input_shape: Shape, chunk: int = 512) -> Self:
-        """The matrix that `layer` applies to maps of one shape, found from the side that has fewer vectors."""
+        """The matrix that `layer` applies to maps of one shape, found from the side that has fewer
+        vectors.
+        """
         output_shape = layer.output_shape(input_shape)
         inputs, outputs = prod(input_shape), prod(output_shape)
         function, shape = (layer.linear, input_shape) if inputs <= outputs else (layer.adjoint, output_shape)
@@ -155,8 +158,8 @@ class FrozenMatrix(LipschitzModule):
         """The one shape it makes of the one shape it takes."""
         if tuple(input_shape) != self.takes:
             raise ArgumentError(
-                f"FrozenMatrix: frozen for maps of shape {self.takes}, got {tuple(input_shape)}; freeze the model "
-                "for that shape"
+                f"FrozenMatrix: frozen for maps of shape {self.takes}, got {tuple(input_shape)}; "
+                "freeze the model for that shape"
             )
         return self.makes
 
@@ -173,9 +176,9 @@ class FrozenMatrix(LipschitzModule):
 def matrix_is_cheaper(layer: FrozenSeries, input_shape: Shape) -> bool:
     """Cost model: multiplications per image.
 
-    A matrix costs rows x columns multiplications per image, the series a full convolution per degree but for the
-    channels that the first does not read and the last does not write. Matrices beyond 2^26 entries (256 MiB in
-    float32) are never worth their memory.
+    A matrix costs rows x columns multiplications per image, the series a full convolution per degree but for
+    the channels that the first does not read and the last does not write. Matrices beyond 2^26 entries (256
+    MiB in float32) are never worth their memory.
     """
     out, height, width = layer.output_shape(input_shape)
     entries = prod(input_shape) * out * height * width

@@ -119,7 +119,9 @@ class OrthogonalConv2d(LipschitzModule):
         self.bias: nn.Parameter | None = None
         if bias:
             limit = out_channels**-0.5
-            self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype).uniform_(-limit, limit))
+            self.bias = nn.Parameter(
+                torch.empty(out_channels, device=device, dtype=dtype).uniform_(-limit, limit)
+            )
 
     @property
     @abstractmethod
@@ -133,7 +135,9 @@ class OrthogonalConv2d(LipschitzModule):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to a batch of maps (N, in_channels, H, W)."""
         if x.dim() != 4:
-            raise ArgumentError(f"{type(self).__name__}: expected a batch of maps (N, C, H, W), got shape {tuple(x.shape)}")
+            raise ArgumentError(
+                f"{type(self).__name__}: expected a batch of maps (N, C, H, W), got shape {tuple(x.shape)}"
+            )
         self.output_shape(tuple(x.shape[1:]))
         if not x.is_floating_point():
             raise ArgumentError(f"{type(self).__name__}: expected floating point input, got {x.dtype}")
@@ -144,13 +148,14 @@ class OrthogonalConv2d(LipschitzModule):
         """(out_channels, H / stride, W / stride); raises if the layer cannot take `input_shape`."""
         if len(input_shape) != 3 or input_shape[0] != self.in_channels:
             raise ArgumentError(
-                f"{type(self).__name__}: expected maps of {self.in_channels} channels, got shape {tuple(input_shape)}"
+                f"{type(self).__name__}: expected maps of {self.in_channels} channels, "
+                f"got shape {tuple(input_shape)}"
             )
         height, width = input_shape[1:]
         if self.stride == 2 and (height % 2 or width % 2):
             raise ArgumentError(
-                f"{type(self).__name__}: stride 2 needs a map of even height and width, got {height}x{width}; "
-                "pad or crop it, or use stride 1"
+                f"{type(self).__name__}: stride 2 needs a map of even height and width, got "
+                f"{height}x{width}; pad or crop it, or use stride 1"
             )
         return (self.out_channels, height // self.stride, width // self.stride)
 
@@ -161,7 +166,9 @@ class OrthogonalConv2d(LipschitzModule):
 
     def extra_repr(self) -> str:
         """The arguments, in the order and form of `nn.Conv2d`."""
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
         return text if self.bias is not None else f"{text}, bias=False"
 
 
@@ -180,5 +187,7 @@ def register_convolution(name: str) -> Callable[[type[OrthogonalConv2d]], type[O
 
 
 def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> None:
-    """Make an activation known to models, the contract tests and the tool; `build(channels)` returns the layer."""
+    """Make an activation known to models, the contract tests and the tool; `build(channels)` returns the
+    layer.
+    """
     ACTIVATIONS[name] = build

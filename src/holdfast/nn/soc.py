@@ -41,8 +41,8 @@ class SOC(OrthogonalConv2d):
       max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
       Training and evaluation use the same p.
     - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
-      times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp; in
-      training a lower degree is used whose error is no larger than that of the paper's five Taylor terms.
+      times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp;
+      in training a lower degree is used whose error is no larger than that of the paper's five Taylor terms.
 
     Guarantee:
         1-Lipschitz for the isometric series, 1 + 2.42e-6 for the exponential, in evaluation and under zero
@@ -134,7 +134,9 @@ class SOC(OrthogonalConv2d):
         )
 
     def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
-        """The operator on maps of one size and the factor that makes it A; a function of the weights alone."""
+        """The operator on maps of one size and the factor that makes it A; a function of the weights
+        alone.
+        """
         operator = SkewOperator(skew_taps(self.weight), height, width)
         scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
         if dtype == self.weight.dtype:
@@ -177,7 +179,9 @@ class SOC(OrthogonalConv2d):
         return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that run."""
+        """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that
+        run.
+        """
         return self._frozen_series(input_shape).lipschitz_bound(input_shape)
 
     def _frozen_series(self, input_shape: Shape) -> FrozenSeries:
@@ -196,7 +200,8 @@ class SOC(OrthogonalConv2d):
         return f"{super().extra_repr()}, series={self.series!r}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The vector takes the shape of the maps at the first training step, so a fresh layer has yet to learn it.
+        # The vector takes the shape of the maps at the first training step, so a fresh layer has yet to
+        # learn it.
         saved = state_dict.get(prefix + "vector")
         if saved is not None and saved.shape != self.vector.shape:
             self.vector = self.vector.new_empty(saved.shape)

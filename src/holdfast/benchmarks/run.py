@@ -1,0 +1,192 @@
+"""The lines of the speed table: what is compared, how the ratio is formed, and what it should reach."""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from holdfast import __version__
+from holdfast.benchmarks import peers, work
+from holdfast.benchmarks.timing import Contender, Timing, measure, peak_gflops, peak_memory
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: `ratio` is the first timing's seconds over the last one's, unless said
+    otherwise.
+    """
+
+    key: str
+    title: str
+    reach: str
+    ratio: float
+    precision: str
+    timings: list[Timing] = field(default_factory=list)
+    note: str = ""
+
+
+def lines(repetitions: int, depths: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Line]]]:
+    """Title and measurement of every line, in the order of the table."""
+    for depth in depths:
+        reach = {5: ">= 10", 20: ">= 8"}.get(depth, "")
+        yield f"training, LipConvnet-{depth}, bf16", partial(_training, depth, True, reach, repetitions)
+    yield "training, LipConvnet-5, fp32", partial(_training, 5, False, ">= 4", repetitions)
+    for depth in depths:
+        reach = {5: ">= 8", 20: ">= 4"}.get(depth, "")
+        yield f"certified inference, LipConvnet-{depth}", partial(_inference, depth, reach, repetitions)
+    yield "peak memory of a training step, LipConvnet-20", _memory
+    yield "Householder over MaxMin, training", partial(_householder, 3 * repetitions)
+    yield "BCOP and Cayley, training", partial(_others, repetitions)
+    if peers.available():
+        yield "peers, evaluation", partial(_peers, repetitions, False)
+        yield "peers, training", partial(_peers, repetitions, True)
+
+
+def _line(key: str, title: str, reach: str, precision: str, timings: list[Timing], note: str = "") -> Line:
+    return Line(key, title, reach, timings[0].seconds / timings[-1].seconds, precision, timings, note)
+
+
+def _training(depth: int, bf16: bool, reach: str, repetitions: int) -> Line:
+    timings = measure(
+        [
+            Contender("the paper's formulation, fp32", work.training_step(work.literal(depth)), 128),
+            Contender("holdfast", work.training_step(work.ours(depth), bf16=bf16), 128),
+        ],
+        repetitions,
+    )
+    precision = "bf16" if bf16 else "fp32"
+    title = f"training step, LipConvnet-{depth}, width 32, batch 128, SOC + hh1, {precision}"
+    return _line(f"train-{depth}-{precision}", title, reach, precision, timings)
+
+
+def _inference(depth: int, reach: str, repetitions: int) -> Line:
+    model = work.ours(depth)
+    frozen = work.ours_frozen(depth)
+    plain, fast = work.inference(model)(), work.inference(frozen)()
+    difference = float((plain - fast).abs().max())
+    if difference > 1e-4:
+        raise AssertionError(f"frozen and plain network differ by {difference}")
+    timings = measure(
+        [
+            Contender("the paper's formulation", work.inference(work.literal(depth)), 256),
+            Contender("holdfast, evaluation mode", work.inference(model), 256),
+            Contender("holdfast, frozen and certified", work.certified_inference(frozen), 256),
+        ],
+        repetitions,
+    )
+    title = f"certified inference, LipConvnet-{depth}, width 32, batch 256, fp32"
+    note = f"frozen and plain logits differ by at most {difference:.1e}"
+    return _line(f"certify-{depth}", title, reach, "fp32", timings, note)
+
+
+def _memory() -> Line:
+    literal = peak_memory(partial(_memory_of, "literal"))
+    ours = peak_memory(partial(_memory_of, "ours"))
+    note = f"{literal:.0f} MiB by the paper's formulation (fp32), {ours:.0f} MiB by holdfast (bf16)"
+    title = "peak memory of a training step, LipConvnet-20, width 32, batch 128"
+    return Line("memory-20", title, "<= 0.5", ours / literal, "bf16", [], note)
+
+
+def _memory_of(which: str) -> Callable[[], object]:
+    if which == "literal":
+        return work.training_step(work.literal(20))
+    return work.training_step(work.ours(20), bf16=True)
+
+
+def _householder(repetitions: int) -> Line:
+    timings = measure(
+        [
+            Contender("hh1", work.training_step(work.ours(5), bf16=True), 128),
+            Contender("maxmin", work.training_step(work.ours(5, activation="maxmin"), bf16=True), 128),
+        ],
+        repetitions,
+    )
+    title = "Householder order 1 over MaxMin, training step, LipConvnet-5"
+    return _line("householder", title, "<= 1.03", "bf16", timings)
+
+
+def _others(repetitions: int) -> Line:
+    timings = measure(
+        [
+            Contender(f"{conv}, bf16", work.training_step(work.ours(5, conv=conv), bf16=True), 128)
+            for conv in ("bcop", "cayley", "soc")
+        ],
+        repetitions,
+    )
+    title = "training step by convolution, LipConvnet-5, width 32, batch 128"
+    return _line("convolutions", title, "", "bf16", timings, "ratio: BCOP over SOC")
+
+
+def _peers(repetitions: int, training: bool) -> Line:
+    builders = {n: b for n, b in peers.available().items() if not (training and "exported" in n)}
+    run = work.training_step if training else work.inference
+    contenders = [Contender(f"{name}, fp32", run(build()), 128) for name, build in builders.items()]
+    if training:
+        contenders.append(Contender("holdfast SOC, fp32", work.training_step(work.ours(5)), 128))
+    else:
+        contenders.append(
+            Contender("holdfast SOC, frozen", work.inference(work.ours_frozen(5), batch=128), 128)
+        )
+    timings = measure(contenders, repetitions)
+    mode = "training step" if training else "evaluation"
+    note = f"ratio: {timings[0].name} over {timings[-1].name}; torchlip's layers are not orthogonal"
+    title = f"{mode}, LipConvnet-5 shape, width 32, batch 128"
+    return _line(
+        "peers-train" if training else "peers-eval", title, "" if training else ">= 3", "fp32", timings, note
+    )
+
+
+def scaling(repetitions: int) -> dict[str, dict[str, float]]:
+    """Milliseconds per image of the frozen network: against depth at batch 128, against batch at depth 5."""
+    result: dict[str, dict[str, float]] = {"depth": {}, "batch": {}}
+    for depth in range(5, 45, 5):
+        contender = Contender("", work.certified_inference(work.ours_frozen(depth), batch=128), 128)
+        result["depth"][str(depth)] = 1000 / measure([contender], repetitions)[0].images_per_second
+    frozen = work.ours_frozen(5)
+    for power in range(10):
+        contender = Contender("", work.certified_inference(frozen, batch=2**power), 2**power)
+        result["batch"][str(2**power)] = 1000 / measure([contender], repetitions)[0].images_per_second
+    return result
+
+
+def machine() -> dict[str, object]:
+    """What the numbers were measured on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
+        ]
+        model = named[0] if named else model
+    return {
+        "cpu": model,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "holdfast": __version__,
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+    }
+
+
+def save(
+    folder: Path, table: list[Line], peak: dict[str, float], curves: dict[str, dict[str, float]] | None
+) -> Path:
+    """Write speed.json: the machine, its peak rates, every line with its timings, and the scaling curves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "speed.json"
+    content = {
+        "machine": machine(),
+        "peak_gflops": peak,
+        "lines": [asdict(line) for line in table],
+        "scaling": curves,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+__all__ = ["Line", "lines", "machine", "peak_gflops", "save", "scaling"]

@@ -1,0 +1,105 @@
+"""Measuring: interleaved repetitions, arithmetic counted by torch, peak memory in a process of its own."""
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work: a name, what runs once, and how many images that is."""
+
+    name: str
+    run: Callable[[], object]
+    images: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of one contender."""
+
+    name: str
+    seconds: float
+    images_per_second: float
+    gflops: float
+    repetitions: int
+
+
+def measure(contenders: list[Contender], repetitions: int) -> list[Timing]:
+    """Median time of each contender; the contenders take turns, so that a noisy neighbour disturbs them
+    alike.
+    """
+    counts, times = [], [[] for _ in contenders]  # type: ignore[var-annotated]
+    for contender in contenders:
+        with FlopCounterMode(display=False) as counter:  # this is the warm-up, too
+            contender.run()
+        counts.append(counter.get_total_flops())
+    for _ in range(repetitions):
+        for contender, seconds in zip(contenders, times, strict=True):
+            start = time.perf_counter()
+            contender.run()
+            seconds.append(time.perf_counter() - start)
+    return [
+        Timing(
+            contender.name,
+            median(seconds),
+            contender.images / median(seconds),
+            flops / median(seconds) / 1e9,
+            repetitions,
+        )
+        for contender, seconds, flops in zip(contenders, times, counts, strict=True)
+    ]
+
+
+def peak_gflops(repetitions: int = 5) -> dict[str, float]:
+    """The machine's best rate at large matrix products and convolutions: the physical limit for the rest."""
+    result = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        a = torch.randn(2048, 2048).to(dtype)
+        x = torch.randn(128, 256, 8, 8).to(dtype).contiguous(memory_format=torch.channels_last)
+        kernel = torch.randn(256, 256, 3, 3).to(dtype).contiguous(memory_format=torch.channels_last)
+        rates = []
+        for run, flops in (
+            (lambda a=a: a @ a, 2 * 2048**3),
+            (lambda x=x, k=kernel: F.conv2d(x, k, padding=1), 2 * 128 * 64 * 9 * 256**2),
+        ):
+            run()
+            seconds = []
+            for _ in range(repetitions):
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+            rates.append(flops / min(seconds) / 1e9)
+        result[name] = max(rates)
+    return result
+
+
+def peak_memory(prepare: Callable[[], Callable[[], object]], times: int = 2) -> float:
+    """MiB by which the resident memory of a fresh process grows at most, from before `prepare` to after its
+    runs.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report_memory, args=(prepare, times, sender))
+    process.start()
+    sender.close()
+    try:
+        return float(receiver.recv())
+    finally:
+        process.join()
+
+
+def _report_memory(prepare: Callable[[], Callable[[], object]], times: int, sender: object) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = prepare()
+    for _ in range(times):
+        run()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sender.send((after - before) / 1024)  # type: ignore[attr-defined]

@@ -1,0 +1,83 @@
+"""The work that is timed: training steps and certified inference, by each contender."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.benchmarks.literal import literal_lipconvnet
+from holdfast.models.freezing import freeze
+from holdfast.models.lipconvnet import lipconvnet
+from holdfast.nn.walk import find_head
+
+CLASSES = 10
+
+
+def training_step(model: nn.Module, *, batch: int = 128, bf16: bool = False) -> Callable[[], Tensor]:
+    """One step of SGD with momentum on random images: forward, backward, update."""
+    images, labels = _batch(batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+    model.train()
+
+    def run() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = model(images)
+        loss = F.cross_entropy(logits.float(), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return run
+
+
+def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """A forward pass in evaluation mode."""
+    images, _ = _batch(batch)
+    model.eval()
+
+    def run() -> Tensor:
+        with torch.inference_mode():
+            result: Tensor = model(images)
+        return result
+
+    return run
+
+
+def certified_inference(frozen: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """A forward pass and the certificate of the predicted class; the bound is proved once, outside."""
+    images, _ = _batch(batch)
+    head = find_head(frozen)
+
+    def run() -> Tensor:
+        with torch.inference_mode():
+            logits = frozen(images)
+            return head.certificate(logits, logits.argmax(1))
+
+    return run
+
+
+def ours(depth: int, *, conv: str = "soc", activation: str = "hh1", width: int = 32) -> nn.Module:
+    """LipConvnet of holdfast, the same for every run."""
+    torch.manual_seed(0)
+    return lipconvnet(
+        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=width
+    )
+
+
+def ours_frozen(depth: int, width: int = 32) -> nn.Module:
+    """The inference form of the same network."""
+    return freeze(ours(depth, width=width).eval())
+
+
+def literal(depth: int, *, activation: str = "hh1", width: int = 32) -> nn.Module:
+    """LipConvnet of the paper's formulation."""
+    torch.manual_seed(0)
+    return literal_lipconvnet(depth, width, CLASSES, activation)
+
+
+def _batch(size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(size, 3, 32, 32, generator=generator)
+    return images, torch.randint(CLASSES, (size,), generator=generator)

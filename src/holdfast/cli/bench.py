@@ -1,0 +1,77 @@
+"""holdfast bench: speed on this machine, against the paper's own formulation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HELP = """Measure speed on this machine, against the paper's own formulation of the same work.
+
+Contenders take turns, ratios are of medians. Takes about ten minutes on two cores.
+
+Examples:
+
+  holdfast bench                              # the whole table, into benchmarks/results
+
+  holdfast bench --quick                      # LipConvnet-5 alone, two repetitions, no curves
+
+  holdfast bench --threads 4 --out speed/     # elsewhere, with four threads
+"""
+
+
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path(
+        "benchmarks/results"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="LipConvnet-5 alone, few repetitions.")] = False,
+    repetitions: Annotated[int, typer.Option(min=1, help="How often each contender runs.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads for torch; all cores by default.")
+    ] = None,
+) -> None:
+    """Measure speed on this machine; see HELP."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from holdfast.benchmarks.plot import plot
+    from holdfast.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
+
+    console = Console()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    console.print(" · ".join(f"{key} {value}" for key, value in machine().items()))
+    with console.status("measuring the machine's peak"):
+        peak = peak_gflops()
+    console.print(f"peak: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
+    table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "reach")
+    done: list[Line] = []
+    for title, run in lines(2 if quick else repetitions, (5,) if quick else (5, 20)):
+        if quick and "LipConvnet-20" in title:
+            continue
+        with console.status(title):
+            line = run()
+        done.append(line)
+        for index, timing in enumerate(line.timings):
+            last = index == len(line.timings) - 1
+            precision = "bf16" if line.precision == "bf16" and "fp32" not in timing.name else "fp32"
+            table.add_row(
+                line.title if index == 0 else "",
+                timing.name,
+                f"{timing.images_per_second:,.1f}",
+                f"{timing.gflops:.0f}",
+                f"{timing.gflops / peak[precision]:.0%}",
+                f"{line.ratio:.2f}" if last else "",
+                line.reach if last else "",
+            )
+        if not line.timings:
+            table.add_row(line.title, line.note, "", "", "", f"{line.ratio:.2f}", line.reach)
+        table.add_section()
+        save(out, done, peak, None)
+    curves = None
+    if not quick:
+        with console.status("time per image against depth and batch"):
+            curves = scaling(3)
+    path = save(out, done, peak, curves)
+    console.print(table)
+    console.print(f"written: {path}, {plot(path)}")
