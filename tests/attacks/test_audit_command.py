@@ -1,0 +1,92 @@
+"""holdfast audit: what it prints, writes and exits with."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.attacks import audit as audit_module
+from holdfast.cli.audit import audit
+from holdfast.errors import ArgumentError, BrokenCertificateError, CheckpointError, HoldfastError
+
+app = typer.Typer()
+app.command()(audit)
+QUICK = ("--count", "5", "--steps", "10", "--restarts", "1", "--attacks", "noise,pgd")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    torch.manual_seed(0)
+    hf.save(
+        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "model.safetensors"
+    )
+    (folder / "config.toml").write_text('data = "digits"\n')
+    return folder
+
+
+def call(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, HoldfastError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_run_is_audited_on_its_own_data(run: Path) -> None:
+    output = call(run, *QUICK)
+    assert "broken certificates" in output
+    assert "0/2 noise" in output
+    assert "2/2 done" in output
+    summary = json.loads((run / "audit.json").read_text())
+    assert summary["images"] == 5
+    assert summary["broken"] == 0
+    assert summary["settings"]["steps"] == 10
+    assert summary["attacks"] == ["noise", "pgd"]
+    assert len((run / "audit.jsonl").read_text().splitlines()) == 5
+
+
+def test_a_saved_network_needs_its_data(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"data: .* does not say which images the network is for; pass --data"
+    ):
+        call(run / "model.safetensors", *QUICK)
+    call(run / "model.safetensors", "--data", "digits", "--out", tmp_path / "out", *QUICK)
+    assert (tmp_path / "out" / "audit.json").exists()
+
+
+def test_a_broken_certificate_fails_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = audit_module.certify
+
+    def too_much(*arguments: object, **options: object) -> SimpleNamespace:
+        cert = true(*arguments, **options)  # type: ignore[arg-type]
+        return SimpleNamespace(prediction=cert.prediction, radius=10 * cert.radius + 1)
+
+    monkeypatch.setattr(audit_module, "certify", too_much)
+    with pytest.raises(
+        BrokenCertificateError, match=r"5 of 5 certificates are broken.*counter-examples are in"
+    ):
+        call(run, *QUICK)
+    assert len(list(run.glob("broken-*.safetensors"))) == 5
+    assert json.loads((run / "audit.json").read_text())["broken"] == 5
+
+
+def test_which_weights(run: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no best\.safetensors"):
+        call(run, "--weights", "best", *QUICK)
+    with pytest.raises(
+        ArgumentError, match="weights: expected one of best, last, got 'lost'; did you mean 'last'"
+    ):
+        call(run, "--weights", "lost", *QUICK)
+
+
+def test_help_lists_every_attack() -> None:
+    output = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
+    assert all(name in output for name in audit_module.ATTACKS)
