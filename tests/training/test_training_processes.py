@@ -186,16 +186,15 @@ def test_slurm_variables_make_two_tasks_one_run(doubled, tmp_path):
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, devices):
     options = [*OPTIONS, "--epochs", "2000", "--devices", str(devices), "--out", str(tmp_path)]
     command = [sys.executable, "-m", "holdfast", "train", *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert process.stdout is not None
-        assert "epoch 1 " in process.stdout.readline()
-        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-        _, errors = process.communicate(timeout=200)
-    finally:
-        process.kill()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "epoch 1 " in process.stdout.readline()
+            os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+            _, errors = process.communicate(timeout=200)
+        finally:
+            process.kill()
     assert process.returncode == 130, errors
     assert f"is saved, go on with: holdfast train --out {tmp_path} --resume" in errors
     assert "Traceback" not in errors
