@@ -1,0 +1,142 @@
+"""The second implementation agrees with the first, and notices records that are wrong."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast as hf
+from holdfast.certify.exact import exact_network, fingerprint
+from holdfast.certify.independent import read_network
+from holdfast.certify.verify import FILE, verify
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models.lipconvnet import LipConvnet
+
+SHAPE = (1, 8, 8)
+
+
+def network(
+    conv: str = "soc", activation: str = "hh1", head: str = "lln", series: str = "isometric"
+) -> LipConvnet:
+    model = hf.lipconvnet(10, conv, activation, head, 5, width=4, image_size=8, in_channels=1, series=series)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "theta" in name or "widths" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("conv", "activation", "head", "series"),
+    [
+        ("soc", "hh1", "lln", "isometric"),
+        ("soc", "hh1", "orthogonal", "exponential"),
+        ("bcop", "maxmin", "lln", "isometric"),
+        ("bcop", "hh2", "orthogonal", "isometric"),
+        ("cayley", "hh3", "lln", "isometric"),
+        ("cayley", "chain2", "orthogonal", "isometric"),
+        ("soc", "nd4", "lln", "isometric"),
+        ("soc", "groupsort4", "lln", "isometric"),
+    ],
+)
+def test_two_implementations_of_the_same_function(
+    conv: str, activation: str, head: str, series: str, tmp_path: Path
+) -> None:
+    model = network(conv, activation, head, series)
+    hf.save(model, tmp_path / "m.safetensors")
+    images = torch.rand(4, *SHAPE, dtype=torch.float64)
+    first = exact_network(model, SHAPE)
+    features = images
+    for proved in first.layers:
+        features = proved.layer(features)
+    second = read_network(tmp_path / "m.safetensors")
+    weight, bias = second.head()
+    found = second.features(images.numpy())
+    # Both are float64 with some 10^3 terms per sum; 1e-12 is four digits above what is seen.
+    assert first.head is not None
+    torch.testing.assert_close(torch.from_numpy(found), features, rtol=0, atol=1e-12)
+    logits = torch.from_numpy(found @ weight.T + bias)
+    torch.testing.assert_close(logits, first.head(features), rtol=0, atol=1e-12)
+
+
+def test_half_precision_files_are_read(tmp_path: Path) -> None:
+    model = network().to(torch.bfloat16)
+    hf.save(model, tmp_path / "m.safetensors")
+    weight = read_network(tmp_path / "m.safetensors").tensors["head.weight"]
+    assert torch.equal(torch.from_numpy(weight), model.head.weight.detach().double())  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, Path, torch.Tensor]:
+    """Records, model and images, in the form that `holdfast certify` writes."""
+    model = network()
+    weights = tmp_path / "model.safetensors"
+    hf.save(model, weights)
+    images = torch.rand(12, *SHAPE)
+    cert = hf.certify(model, images)
+    lines = [{"weights_sha256": fingerprint(model), "lipschitz": cert.lipschitz, "precision": cert.precision}]
+    for i in range(len(images)):
+        columns = ("prediction", "runner_up", "margin", "rounding", "radius")
+        lines.append({"index": i, **{name: getattr(cert, name)[i].item() for name in columns}})
+    (tmp_path / FILE).write_text("\n".join(map(json.dumps, lines)))
+    return tmp_path / FILE, weights, images
+
+
+def test_true_records_are_confirmed(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    result = verify(records, weights, images, sample=8)
+    assert result.agrees, result.problems
+    assert len(result.checked) == 8
+    assert result.margin_difference < 1e-12
+    assert result.radius_excess <= 0
+    assert 0 < result.gain <= json.loads(records.read_text().splitlines()[0])["lipschitz"]
+    assert verify(records.parent, weights, images, sample=100).checked == tuple(range(12))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("radius", lambda r: r * 1.0001, r"written radius .*, but at most .* can be certified"),
+        ("margin", lambda m: m + 1e-6, r"written margin .*, found"),
+        ("prediction", lambda p: (p + 1) % 5, r"written prediction \d, found \d"),
+    ],
+)
+def test_false_records_are_noticed(
+    written: tuple[Path, Path, torch.Tensor], name: str, change, message: str
+) -> None:
+    records, weights, images = written
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    largest = max(range(len(rows)), key=lambda i: rows[i]["radius"])
+    rows[largest][name] = change(rows[largest][name])
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    result = verify(records, weights, images, sample=12)
+    assert len(result.problems) == 1
+    assert re.search(message, result.problems[0])
+    assert result.problems[0].startswith(f"image {largest}:")
+
+
+def test_a_bound_that_is_too_small_is_noticed(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    header["lipschitz"] = 0.1
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    result = verify(records, weights, images, sample=12)
+    assert any("two images are pulled apart" in problem for problem in result.problems)
+
+
+def test_what_cannot_be_verified_is_refused(written: tuple[Path, Path, torch.Tensor], tmp_path: Path) -> None:
+    records, weights, images = written
+    with pytest.raises(ArgumentError, match="images: expected at least 12"):
+        verify(records, weights, images[:3], sample=12)
+    with pytest.raises(ArgumentError, match="sample: expected at least 1, got 0"):
+        verify(records, weights, images, sample=0)
+    with pytest.raises(CheckpointError, match="no records that can be read"):
+        verify(tmp_path / "nothing.jsonl", weights, images)
+    hf.save(network("bcop"), weights)
+    with pytest.raises(CheckpointError, match="holds other weights than those"):
+        verify(records, weights, images)
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"not a network that holdfast\.save wrote"):
+        read_network(tmp_path / "empty.safetensors")
