@@ -1,64 +1,122 @@
 """The command line as a whole: its commands, and what becomes of errors."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
+from holdfast.cli.audit import audit
+from holdfast.cli.certify import certify
+from holdfast.cli.console import complain
+from holdfast.cli.data import data_app
+from holdfast.cli.demo import demo
+from holdfast.cli.report import report
+from holdfast.cli.reproduce import reproduce
 from holdfast.cli.train import train
+from holdfast.cli.verify import verify
+from holdfast.cli.zoo import zoo_app
 from holdfast.errors import BrokenCertificateError, HoldfastError
+
+FINE, CHECK_FAILED, BAD_INPUT, FAULT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+# What a parser raises about its arguments; the class has moved between versions of typer, its child has not.
+UsageError = typer.BadParameter.__bases__[0]
+
+
+class Stopped(Exception):  # noqa: N818 (no error: the user's wish)
+    """Ctrl-C; the message says how to go on, if there is a way."""
+
+
+class Commands(TyperGroup):
+    """Lets an interruption through with its message, which typer would drop."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped(str(error) or "interrupted") from error
+
 
 app = typer.Typer(
     name="holdfast",
+    cls=Commands,
     help="Image classifiers with a guarantee: how far may an image change before the prediction can?",
-    no_args_is_help=True,
+    epilog="Start with: holdfast demo",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-app.command("train")(train)
+for name, function, panel in (
+    ("demo", demo, "Start here"),
+    ("train", train, "Networks"),
+    ("certify", certify, "Networks"),
+    ("audit", audit, "Networks"),
+    ("verify", verify, "Networks"),
+    ("report", report, "Networks"),
+    ("reproduce", reproduce, "The paper"),
+):
+    app.command(name, rich_help_panel=panel)(function)
+app.add_typer(data_app, name="data", rich_help_panel="Images and weights")
+app.add_typer(zoo_app, name="zoo", rich_help_panel="Images and weights")
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def common(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
 ) -> None:
     """Options that every command takes; `main` looks for --debug itself, before or after the command."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"holdfast {installed('holdfast')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> int:
     """Run the command line; returns the exit code.
 
-    0 is success, 1 a broken certificate, 2 bad input (one sentence on standard error), 130 an interruption.
+    0 is success, 1 a failed check (a broken certificate), 2 bad input (one sentence on standard error), 3 a
+    fault of holdfast itself, 130 an interruption.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        app(args=arguments, prog_name="holdfast")
-    except HoldfastError as error:
-        if debug:
-            raise
-        _complain(str(error))
-        return 1 if isinstance(error, BrokenCertificateError) else 2
-    except KeyboardInterrupt as error:
-        _complain(str(error) or "interrupted")
-        return 130
+        code = app(args=arguments, prog_name="holdfast", standalone_mode=False)
+    except KeyboardInterrupt:
+        return complain("interrupted", INTERRUPTED)
     except SystemExit as error:
-        # typer turns an interruption into an exit; what the interruption says is for the user to read.
-        interruption = _behind(error)
-        if interruption is not None:
-            _complain(str(interruption) or "interrupted")
-            return 130
+        # Shell completion exits by itself; so does typer when nobody reads the output any more.
+        if isinstance(error.__context__, BrokenPipeError):
+            return BROKEN_PIPE
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 0
+    except Exception as error:
+        if debug and not isinstance(error, Stopped):
+            raise
+        return complain(*_judge(error))
+    return code if isinstance(code, int) else FINE
 
 
-def _behind(error: BaseException) -> KeyboardInterrupt | None:
-    link: BaseException | None = error
-    while link is not None and not isinstance(link, KeyboardInterrupt):
-        link = link.__cause__ or link.__context__
-    return link
-
-
-def _complain(message: str) -> None:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+def _judge(error: Exception) -> tuple[str, int]:
+    """One sentence on an error, and the exit code."""
+    if isinstance(error, Stopped):
+        return str(error), INTERRUPTED
+    if isinstance(error, BrokenCertificateError):
+        return str(error), CHECK_FAILED
+    if isinstance(error, HoldfastError):
+        return str(error), BAD_INPUT
+    if isinstance(error, UsageError):
+        return f"{error.format_message()} See holdfast --help.", BAD_INPUT  # type: ignore[attr-defined]
+    if isinstance(error, typer.Abort):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror or error}", BAD_INPUT
+    first = str(error).partition("\n")[0]
+    return (
+        f"holdfast failed ({type(error).__name__}: {first}); this is a fault of its own, please report "
+        "it with what --debug shows",
+        FAULT,
+    )

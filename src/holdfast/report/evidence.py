@@ -89,10 +89,11 @@ class Evidence:
         """The whole result in one sentence."""
         accuracy = self.outcomes.accuracy()
         first = next(iter(RADII))
+        images = f"{accuracy.count:,} {self.records.data} test images"
         return (
-            f"{self.network} classifies {accuracy.standard:.1%} of {accuracy.count:,} {self.records.data} test "
-            f"images correctly; for {accuracy[RADII[first]]:.1%} it is certain that no change of l2 norm up to "
-            f"{first} can alter that."
+            f"{self.network} classifies {accuracy.standard:.1%} of {images} correctly; for "
+            f"{accuracy[RADII[first]]:.1%} it is certain that no change of l2 norm up to {first} can alter "
+            "that."
         )
 
     @property

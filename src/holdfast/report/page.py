@@ -11,15 +11,11 @@ from markupsafe import Markup
 from holdfast.errors import ArgumentError
 from holdfast.report.bound import LayerBound
 from holdfast.report.evidence import Evidence
+from holdfast.report.figures import Picture, comparison_pictures, run_pictures
 from holdfast.report.gallery import gallery
-from holdfast.report.learned import unusual_pairs
 from holdfast.report.outcomes import RADII
 from holdfast.report.per_class import class_rows
-from holdfast.report.plots.activations import angles_figure, regions_figure
-from holdfast.report.plots.attack import attack_figure
-from holdfast.report.plots.curve import Reported, curve_figure
-from holdfast.report.plots.histogram import histogram_figure
-from holdfast.report.plots.training import training_figure
+from holdfast.report.plots.curve import Reported
 from holdfast.report.style import to_svg
 
 
@@ -94,38 +90,11 @@ def _lines(run: Evidence, comparison: Comparison) -> list[Line]:
 
 
 def _one(run: Evidence, comparison: Comparison) -> dict[str, Any]:
-    pictures = {
-        "curve": _picture(
-            curve_figure({run.name: run.outcomes}, comparison.reported),
-            "curve",
-            "Certified accuracy falls as the radius grows.",
-        ),
-        "histogram": _picture(
-            histogram_figure(run.outcomes), "histogram", "Images by certified radius, right and wrong."
-        ),
-    }
-    if run.epochs:
-        pictures["training"] = _picture(
-            training_figure({run.name: run.epochs}), "training", "Held-out accuracy and loss over the epochs."
-        )
-    if run.angles:
-        pictures["angles"] = _picture(
-            angles_figure(run.angles), "angles", "Learned angles of the activations, layer by layer."
-        )
-        pictures["regions"] = _picture(
-            regions_figure(unusual_pairs(run.angles)), "regions", "Regions of three learned activations."
-        )
-    if run.audit is not None:
-        pictures["attack"] = _picture(
-            attack_figure(run.audit.radius, run.audit.distance),
-            "attack",
-            "Distance of the nearest attack over the certified radius.",
-        )
     shelves = [] if run.images is None else gallery(run.outcomes, run.images, run.classes)
     return {
         "run": run,
         "lines": _lines(run, comparison),
-        "pictures": pictures,
+        "pictures": _svgs(run_pictures(run, comparison.reported)),
         "shelves": shelves,
         "class_rows": class_rows(run.outcomes, run.classes),
         "bound": _bound_rows(run.bound),
@@ -133,25 +102,7 @@ def _one(run: Evidence, comparison: Comparison) -> dict[str, Any]:
 
 
 def _several(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison]) -> dict[str, Any]:
-    trained = {run.name: run.epochs for run in runs if run.epochs}
-    pictures = {
-        "curve": _picture(
-            curve_figure({run.name: run.outcomes for run in runs}),
-            "curve",
-            "Certified accuracy of every run against the radius.",
-        )
-    }
-    if trained:
-        pictures["training"] = _picture(
-            training_figure(trained), "training", "Held-out accuracy and loss of every run over the epochs."
-        )
-    histograms = [
-        (
-            run.name,
-            _picture(histogram_figure(run.outcomes), f"histogram{i}", f"Images of {run.name} by radius."),
-        )
-        for i, run in enumerate(runs)
-    ]
+    pictures = _svgs(comparison_pictures(runs))
     lines = [line for run in runs for line in _lines(run, comparisons.get(run.name, Comparison()))]
     best = {
         column: max(line.values[column] for line in lines if line.measured and column in line.values)
@@ -162,7 +113,7 @@ def _several(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison]) ->
         "lines": lines,
         "best": best,
         "pictures": pictures,
-        "histograms": histograms,
+        "histograms": [(run.name, pictures[f"histogram{i}"]) for i, run in enumerate(runs)],
         "differences": option_differences(runs),
         "same_images": len({(run.data_hash, len(run.outcomes)) for run in runs}) == 1,
     }
@@ -203,8 +154,9 @@ def near_one(bound: float) -> str:
     return f"{bound:.6g}" if abs(excess) > 0.01 else f"1 {'+' if excess > 0 else '−'} {abs(excess):.1e}"
 
 
-def _picture(figure: Any, name: str, description: str) -> Markup:
-    return Markup(to_svg(figure, name, description))
+def _svgs(pictures: Mapping[str, Picture]) -> dict[str, Markup]:
+    # All text inside is escaped by matplotlib and by `to_svg`.
+    return {name: Markup(to_svg(p.figure, name, p.description)) for name, p in pictures.items()}
 
 
 def _environment() -> Environment:

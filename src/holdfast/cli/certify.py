@@ -1,0 +1,219 @@
+"""holdfast certify: how far each image may change, for a test set or for pictures of one's own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.completion import data_names, shipped_names
+from holdfast.cli.console import print_json, print_table, progress, say
+from holdfast.cli.network import Source, find_network, pick_device, test_images
+from holdfast.errors import ArgumentError, choose
+
+if TYPE_CHECKING:
+    from holdfast.certify.radii import Certificates
+    from holdfast.data.dataset import Dataset
+    from holdfast.models.lipconvnet import LipConvnet
+    from holdfast.report.evidence import Evidence
+
+EXAMPLES = """
+Examples:
+
+holdfast certify runs/a
+
+holdfast certify runs/a --images cat.png dog.jpg
+
+holdfast certify runs/a --data photos/ --limit 500 --precision float32 --out photos-report
+
+holdfast certify --zoo lipconvnet5-cifar10 --images my.png
+
+holdfast certify runs/a --json > accuracy.json
+"""
+CHUNK = 1024
+"""Images between two moves of the progress bar; a multiple of the batches of `certify`."""
+
+
+def certify(
+    named: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run, or a .safetensors file; more images if --images is given."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="digits, cifar10, cifar100 or a folder of images; else the run's own.",
+            autocompletion=data_names,
+        ),
+    ] = None,
+    images: Annotated[
+        list[Path] | None, typer.Option("--images", help="Pictures of your own instead, one or more files.")
+    ] = None,
+    zoo: Annotated[
+        str | None,
+        typer.Option("--zoo", help="A network that ships with holdfast.", autocompletion=shipped_names),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
+    ] = "last",
+    precision: Annotated[
+        str,
+        typer.Option("--precision", help="float64 (proved) or float32 (rounding measured, twice as fast)."),
+    ] = "float64",
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Only the first so many images.", min=1)
+    ] = None,
+    resize: Annotated[
+        bool,
+        typer.Option(
+            "--resize/--no-resize", help="Cut pictures to a square and resize them to what the network takes."
+        ),
+    ] = True,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for records and report.html; else the run's own.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")
+    ] = False,
+) -> None:
+    """Certify predictions: a table, one record per image, and report.html."""
+    choose("precision", precision, ("float32", "float64"))
+    places = list(named or [])
+    run = places.pop(0) if places and zoo is None else None
+    if places and not images:
+        raise ArgumentError(
+            f"RUN: expected one run, got {len(places) + 1}; to compare runs use holdfast report"
+        )
+    if images and (data is not None or limit is not None):
+        raise ArgumentError(
+            "images: --data and --limit choose test images; leave them out, or leave out --images"
+        )
+    source = find_network(run, zoo, weights)
+
+    from holdfast.models.storage import load
+
+    target = pick_device(device)
+    network = load(source.file).to(target)
+    if images:
+        from holdfast.cli.own_images import certify_pictures
+
+        certify_pictures(
+            source, network, [*images, *places], precision=precision, resize=resize, as_json=as_json, out=out
+        )
+        return
+    whole = test_images(source, data, network)
+    count = len(whole) if limit is None else min(limit, len(whole))
+    folder = out or default_folder(source, whole.name, None if count == len(whole) else count)
+    certificates = certify_with_progress(network, whole, count, precision, quiet=as_json)
+    evidence = write_everything(folder, source, network, whole, certificates)
+    if as_json:
+        print_json(as_dict(evidence, folder))
+    else:
+        show(evidence, folder)
+
+
+certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
+
+
+def default_folder(source: Source, data: str, limit: int | None) -> Path:
+    """Where records go: the run's folder for its own test set, a folder of their own for everything else."""
+    base = source.run if source.run is not None else Path("runs") / source.name
+    parts = [] if data == source.data or source.run is None else [Path(data).resolve().name]
+    parts += [] if limit is None else [f"first{limit}"]
+    return base / "-".join(["certify", *parts]) if parts else base
+
+
+def certify_with_progress(
+    network: "LipConvnet", images: "Dataset", count: int, precision: str, *, quiet: bool = False
+) -> "Certificates":
+    """Certificates of the first `count` images, exactly those of `holdfast.certify`."""
+    import torch
+
+    from holdfast.certify.radii import Certificates
+    from holdfast.certify.radii import certify as certificates_of
+    from holdfast.data import to_float
+
+    pixels = to_float(images.images[:count])
+    # With float32 the rounding term is measured on the first images of a call, so there is one call.
+    step = CHUNK if precision == "float64" else max(count, 1)
+    parts = []
+    with progress(f"certifying {count:,} images of {images.name} in {precision}", quiet=quiet) as advance:
+        for start in range(0, count, step):
+            advance(start, count)
+            parts.append(certificates_of(network, pixels[start : start + step], precision=precision))
+
+    def joined(column: str) -> torch.Tensor:
+        return torch.cat([getattr(part, column) for part in parts])
+
+    return Certificates(
+        prediction=joined("prediction"),
+        radius=joined("radius"),
+        runner_up=joined("runner_up"),
+        margin=joined("margin"),
+        rounding=joined("rounding"),
+        lipschitz=parts[0].lipschitz,
+        precision=precision,
+    )
+
+
+def write_everything(
+    folder: Path, source: Source, network: "LipConvnet", images: "Dataset", certificates: "Certificates"
+) -> "Evidence":
+    """Records, bound and report.html; returns what was written, read back."""
+    from holdfast.certify.bounds import layer_bounds
+    from holdfast.cli.report import write_page
+    from holdfast.report.bound import write_bound
+    from holdfast.report.evidence import read_evidence
+    from holdfast.report.records import write_records
+
+    write_records(folder, certificates, images, model=network, weights=source.file)
+    write_bound(layer_bounds(network), folder)
+    evidence = read_evidence(folder, source.name)
+    write_page([evidence], folder / "report.html")
+    return evidence
+
+
+def show(evidence: "Evidence", folder: Path) -> None:
+    """The result for people."""
+    from holdfast.report.outcomes import RADII
+
+    accuracy = evidence.outcomes.accuracy()
+    shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
+    print_table(
+        f"{evidence.network} on {evidence.records.data}",
+        ["Run", "Images", "Standard", *(f"At {name}" for name in RADII), "Median radius"],
+        [
+            [
+                evidence.name,
+                f"{accuracy.count:,}",
+                *(f"{share:.2%}" for share in shares),
+                f"{evidence.outcomes.median_radius():.4f}",
+            ]
+        ],
+        numbers=6,
+    )
+    say(f"Right and certified beyond each radius; {evidence.proof}; Lipschitz bound {evidence.lipschitz:.9g}")
+    say(f"Records: {folder / 'certificates.jsonl'}")
+    say(f"Report:  {folder / 'report.html'}")
+
+
+def as_dict(evidence: "Evidence", folder: Path) -> dict[str, Any]:
+    """The result for scripts."""
+    from holdfast.report.outcomes import RADII
+
+    accuracy = evidence.outcomes.accuracy()
+    return {
+        "run": evidence.name,
+        "data": evidence.records.data,
+        "images": accuracy.count,
+        "standard": accuracy.standard,
+        "certified": {name: accuracy[radius] for name, radius in RADII.items()},
+        "median_radius": evidence.outcomes.median_radius(),
+        "lipschitz": evidence.lipschitz,
+        "precision": evidence.records.precision,
+        "records": str(folder / "certificates.jsonl"),
+        "report": str(folder / "report.html"),
+    }

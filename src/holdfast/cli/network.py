@@ -1,0 +1,150 @@
+"""From what a user names (a run, a file, a network of the zoo) to a file of weights and its images."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ArgumentError, CheckpointError, choose
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.data.dataset import Dataset
+    from holdfast.models.lipconvnet import LipConvnet
+
+WEIGHTS = {"last": "model.safetensors", "best": "best.safetensors"}
+ZOO = Path(__file__).parents[1] / "zoo"
+FIXED_SIZE = ("cifar10", "cifar100")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A saved network.
+
+    Attributes:
+        file: its weights.
+        name: for people.
+        run: the folder of its run, if it has one.
+        data: what it was trained on, if that is known.
+    """
+
+    file: Path
+    name: str
+    run: Path | None
+    data: str | None
+
+
+def find_network(named: Path | None, zoo: str | None, weights: str) -> Source:
+    """The network that the arguments of a command name.
+
+    Raises:
+        ArgumentError: none or two are named, or there is no such network in the zoo.
+        CheckpointError: the run or file is not there, or the run has not saved a network yet.
+    """
+    choose("weights", weights, WEIGHTS)
+    if (named is None) == (zoo is None):
+        raise ArgumentError(
+            "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME (only one of them)"
+        )
+    if zoo is not None:
+        return _shipped(zoo)
+    assert named is not None
+    if named.is_file():
+        return Source(named, named.stem, None, None)
+    if not named.exists():
+        raise CheckpointError(
+            f"{named}: no such run; expected a folder that holdfast train wrote, or a file{_nearest(named)}"
+        )
+    file = named / WEIGHTS[weights]
+    if not file.is_file():
+        raise CheckpointError(
+            f"{named}: holds no {file.name}; finish the run with `holdfast train --out {named} --resume`"
+            if (named / "config.toml").is_file()
+            else f"{named}: is not the folder of a run; expected {file.name} in it"
+        )
+    return Source(file, named.resolve().name, named, _data_of(named))
+
+
+def shipped_networks() -> dict[str, Path]:
+    """Networks that come with the package, by name."""
+    return {file.stem: file for file in sorted(ZOO.glob("*.safetensors"))}
+
+
+def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dataset":
+    """The test images for a network, at its size.
+
+    Raises:
+        ArgumentError: nobody says which images, or the network is for others.
+        DataError: they are missing or damaged.
+    """
+    from holdfast.data import load
+
+    name = data or source.data
+    if name is None:
+        raise ArgumentError(
+            f"data: {source.file} does not say which images it is for; pass --data digits, cifar10, "
+            "cifar100 or a folder"
+        )
+    size = None if name in FIXED_SIZE else network.config.image_size
+    images = load(name, split="test", image_size=size)
+    if images.image_shape != network.config.input_shape:
+        raise ArgumentError(
+            f"data: {name} has images of shape {images.image_shape}, but {source.name} takes "
+            f"{network.config.input_shape}; name the images it was made for"
+        )
+    if images.num_classes != network.config.num_classes:
+        raise ArgumentError(
+            f"data: {name} has {images.num_classes} classes, but {source.name} tells "
+            f"{network.config.num_classes} apart; name the images it was made for"
+        )
+    return images
+
+
+def pick_device(name: str) -> "torch.device":
+    """The device that is asked for; "auto" is a GPU if there is one.
+
+    Raises:
+        ArgumentError: there is no such device here.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ArgumentError(
+            f"device: expected auto, cpu, cuda or another device of this machine, got {name!r}"
+        ) from error
+    return device
+
+
+def _shipped(name: str) -> Source:
+    known = shipped_networks()
+    if not known:
+        raise ArgumentError(
+            "zoo: no network ships with this version; train one with holdfast demo or holdfast train"
+        )
+    return Source(
+        known[choose("zoo", name, known)], name, None, next((d for d in FIXED_SIZE[::-1] if d in name), None)
+    )
+
+
+def _data_of(run: Path) -> str | None:
+    path = run / "config.toml"
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8"))["data"]) if path.is_file() else None
+    except (OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
+
+
+def _nearest(named: Path) -> str:
+    from difflib import get_close_matches
+
+    siblings = (
+        [entry.name for entry in named.parent.iterdir() if entry.is_dir()] if named.parent.is_dir() else []
+    )
+    near = get_close_matches(named.name, siblings, n=1, cutoff=0.6)
+    return f"; did you mean '{named.parent / near[0]}'?" if near else ""

@@ -1,0 +1,128 @@
+"""Certificates for pictures of one's own: read them as the network needs them, and say what was found."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.class_names import class_names
+from holdfast.cli.console import print_json, print_table, say
+from holdfast.cli.network import Source
+from holdfast.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from holdfast.models.lipconvnet import LipConvnet
+
+
+def certify_pictures(
+    source: Source,
+    network: "LipConvnet",
+    files: Sequence[Path],
+    *,
+    precision: str,
+    resize: bool,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Print prediction, radius and runner-up of every picture; with `out`, write them there too.
+
+    Raises:
+        DataError: a file is no picture, or has the wrong size and may not be resized.
+        ArgumentError: the network takes neither grey nor colour images.
+    """
+    import torch
+
+    from holdfast.certify.radii import certify
+    from holdfast.data import to_float
+
+    pictures = [read_picture(file, network, resize=resize) for file in files]
+    pixels = torch.stack([picture for picture, _ in pictures])
+    found = certify(network, to_float(pixels), precision=precision)
+    classes = class_names(source.data, network.config.num_classes)
+    rows: list[dict[str, Any]] = []
+    for place, file in enumerate(files):
+        radius, rival = float(found.radius[place]), int(found.runner_up[place])
+        rows.append(
+            {
+                "image": str(file),
+                "prediction": classes[int(found.prediction[place])],
+                "radius": radius if math.isfinite(radius) else None,
+                "runner_up": classes[rival] if rival >= 0 else None,
+                "precision": precision,
+                "resized_from": pictures[place][1],
+            }
+        )
+    if out is not None:
+        _write(out, rows)
+    if as_json:
+        print_json(rows)
+    else:
+        _show(rows, network, source)
+
+
+def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[Tensor, str | None]":
+    """A file as the network takes it, uint8 (C, S, S), and its size before ("640x480") if that changed.
+
+    Raises:
+        DataError: it is no picture, or has another size and may not be resized.
+        ArgumentError: the network takes neither grey nor colour images.
+    """
+    from holdfast.data import read_image
+
+    size, channels = network.config.image_size, network.config.in_channels
+    picture = read_image(file)
+    height, width = picture.shape[1:]
+    changed = None if (height, width) == (size, size) else f"{width}x{height}"
+    if changed is not None:
+        if not resize:
+            raise DataError(
+                f"{file}: is {changed}, but the network takes {size}x{size}; leave out --no-resize"
+            )
+        picture = read_image(file, size)
+    if channels == 1:
+        # The luma of ITU-R BT.601, as Pillow computes it.
+        red, green, blue = (plane.int() for plane in picture)
+        picture = ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16)[None].to(picture.dtype)
+    elif channels != 3:
+        raise ArgumentError(f"images: the network takes {channels} channels, a picture has 1 or 3")
+    return picture, changed
+
+
+def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source) -> None:
+    print_table(
+        f"{source.name}: how far each picture may change (l2, pixel units)",
+        ["Picture", "Prediction", "Runner-up", "Radius"],
+        [
+            [
+                row["image"],
+                row["prediction"],
+                row["runner_up"] or "-",
+                "unlimited"
+                if row["radius"] is None
+                else f"{row['radius']:.4f}"
+                if row["radius"]
+                else "0 (none)",
+            ]
+            for row in rows
+        ],
+        numbers=1,
+    )
+    size = network.config.image_size
+    resized = [row for row in rows if row["resized_from"] is not None]
+    if resized:
+        say(
+            f"{len(resized)} of {len(rows)} pictures were cut to their centre square and resized to "
+            f"{size}x{size}; a radius speaks of the resized picture."
+        )
+    say("No picture within the radius is classified differently; at a radius of 0 nothing is certified.")
+
+
+def _write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    from holdfast.models.storage import write_atomically
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomically(folder / "pictures.jsonl", lines.encode())

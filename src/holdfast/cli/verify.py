@@ -1,0 +1,79 @@
+"""holdfast verify: derive written certificates again, by a second implementation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.console import print_json, say
+from holdfast.errors import BrokenCertificateError, CheckpointError, DataError
+
+EXAMPLES = """
+Examples:
+
+holdfast verify runs/a
+
+holdfast verify runs/a/certificates.jsonl --sample 64
+
+holdfast verify certificates.jsonl --model model.safetensors --data cifar10
+"""
+
+
+def verify(
+    records: Annotated[Path, typer.Argument(metavar="RECORDS", help="certificates.jsonl, or its folder.")],
+    model: Annotated[
+        Path | None, typer.Option("--model", help="The saved network; else the one the records name.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="The images; else those the records name.")
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", help="How many certificates to derive again.", min=1)
+    ] = 16,
+    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Derive a sample of written certificates again in numpy, by code that shares no layer with holdfast's.
+
+    Exits with 1 if one does not agree.
+    """
+    from holdfast.certify.verify import verify as check
+    from holdfast.data import load
+    from holdfast.report.records import FILE, read_records
+
+    folder = records if records.is_dir() else records.parent
+    if records.is_file() and records.name != FILE:
+        raise CheckpointError(f"{records}: expected a file called {FILE}, or its folder")
+    written = read_records(folder)
+    source = data or written.data
+    size = None if source in ("cifar10", "cifar100") else written.model["image_size"]
+    images = load(source, split="test", image_size=size)
+    if images.fingerprint != written.data_hash:
+        raise DataError(
+            f"data: {source} holds other images than those that {folder / FILE} was written for; name "
+            "those with --data"
+        )
+    found = check(folder, model or written.weights_file, images.images, sample=sample, seed=seed)
+    if as_json:
+        print_json(
+            {
+                "checked": list(found.checked),
+                "problems": list(found.problems),
+                "margin_difference": found.margin_difference,
+                "radius_excess": found.radius_excess,
+                "gain": found.gain,
+                "lipschitz": written.lipschitz,
+            }
+        )
+    if found.problems:
+        more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
+        raise BrokenCertificateError(f"{folder / FILE} does not hold: {found.problems[0]}{more}")
+    if not as_json:
+        say(
+            f"{len(found.checked)} of {len(written.outcomes):,} certificates derived again in numpy: all "
+            f"agree. Margins differ by at most {found.margin_difference:.1e}. Between these images distances "
+            f"grow at most {found.gain:.4f}-fold; {written.lipschitz:.4f} is proved."
+        )
+
+
+verify.__doc__ = f"{verify.__doc__}\n{EXAMPLES}"
