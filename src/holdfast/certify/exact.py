@@ -167,7 +167,7 @@ def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
 
 
 def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
-    if isinstance(layer, Cayley) and not layer.orthogonality_error <= LARGEST_ERROR:
+    if isinstance(layer, Cayley) and not copy.deepcopy(layer).double().orthogonality_error <= LARGEST_ERROR:
         raise NotProvedError(
             f"a Cayley scale of {float(layer.scale):.3g} makes the rounding error of the transform larger "
             f"than {LARGEST_ERROR}; train with a smaller scale"

@@ -1,0 +1,210 @@
+"""Bounds of layers and networks: never below the dense Jacobian's norm, close to it, tied to the weights."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import holdfast as hf
+from holdfast.certify import exact, layer_bounds
+from holdfast.certify.exact import exact_network, fingerprint
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.models.lipconvnet import LipConvnet
+from holdfast.nn import ConstantHead, Flatten, Normalize
+
+SVD_ERROR = 1e-12  # of a norm through autograd and LAPACK on matrices of up to 300 columns
+
+
+def jacobian_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:
+    """Largest singular value of the dense Jacobian in float64, column by column."""
+    size = math.prod(shape)
+    with torch.no_grad():
+        origin = layer(torch.zeros(1, *shape, dtype=torch.float64))
+        columns = layer(torch.eye(size, dtype=torch.float64).view(size, *shape)) - origin
+    return float(torch.linalg.matrix_norm(columns.flatten(1), 2))
+
+
+@settings(max_examples=150)
+@given(
+    conv=st.sampled_from(["soc", "exponential", "bcop", "cayley"]),
+    seed=st.integers(0, 2**32),
+    inputs=st.integers(2, 5),
+    outputs=st.integers(1, 9),
+    kernel=st.sampled_from([1, 3]),
+    stride=st.sampled_from([1, 2]),
+    side=st.integers(1, 3),
+    scale=st.sampled_from([1.0, 1e-12, 1e12, 1e-30, 1e30]),
+)
+def test_layer_bounds_hold_and_are_tight(
+    conv: str, seed: int, inputs: int, outputs: int, kernel: int, stride: int, side: int, scale: float
+) -> None:
+    if conv == "exponential":
+        scale = max(scale, 1 / scale)  # its power iteration takes vectors below 1e-12 for zero
+    torch.manual_seed(seed)
+    shape = (inputs, side * stride, side * stride)
+    options = {"series": "exponential"} if conv == "exponential" else {}
+    kind = {"bcop": hf.BCOP, "cayley": hf.Cayley}.get(conv, hf.SOC)
+    layer = kind(inputs, outputs, kernel, stride=stride, bias=False, dtype=torch.float64, **options).eval()
+    with torch.no_grad():
+        layer.weight.mul_(scale)  # every weight is normalised: the function must not care
+    (proved,) = layer_bounds(nn.Sequential(layer), shape)
+    truth = jacobian_norm(proved.layer, shape)
+    assert truth * (1 - SVD_ERROR) <= proved.bound
+    # A narrow layer keeps part of an orthogonal operator, which may be smaller than the whole; a polynomial
+    # is bounded over an interval, and attains its maximum somewhere in it.
+    complete = outputs >= inputs * stride**2
+    slack = 3e-2 if conv == "soc" else 1e-4
+    if complete and truth > 0:
+        assert proved.bound <= truth * (1 + slack)
+    assert proved.bound <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+def test_no_pair_of_images_gains_more_than_the_bound(conv: str) -> None:
+    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1).double().eval()
+    bound = hf.lipschitz_upper_bound(model)
+    x = torch.rand(200, 1, 8, 8, dtype=torch.float64)
+    y = x + 10 ** torch.empty(200, 1, 1, 1, dtype=torch.float64).uniform_(-6, 0) * torch.randn_like(x)
+    with torch.no_grad():
+        gain = (model(x) - model(y)).norm(dim=1) / (x - y).flatten(1).norm(dim=1)
+    assert gain.max() <= bound * (1 + 1e-9)  # differences at 1e-6 keep nine digits
+    assert gain.max() >= 0.1 * bound
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+def test_the_body_of_a_network_is_bounded_by_little_more_than_its_normalisation(conv: str) -> None:
+    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=3)
+    assert 1 / 0.2507 * (1 - 1e-6) <= exact_network(model, (3, 8, 8)).lipschitz <= 1 / 0.2507 * (1 + 1e-4)
+
+
+def test_the_table_of_layers() -> None:
+    model = hf.lipconvnet(5, num_classes=5, width=4, image_size=8, in_channels=1)
+    table = layer_bounds(model)
+    assert [row.name for row in table[:3]] == ["Normalize", "SOC", "Householder"]
+    assert table[1].path == "body.stage1.conv1"
+    assert table[1].error.relative > 0
+    assert math.prod(row.bound for row in table) == pytest.approx(exact_network(model, (1, 8, 8)).lipschitz)
+
+
+def test_modules_without_a_bound_are_refused_by_path_and_name() -> None:
+    model = nn.Sequential(Flatten(), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(4)))
+    with pytest.raises(NotProvedError, match=r"^1\.0: ReLU has no proved bound; "):
+        hf.lipschitz_upper_bound(model, (4,))
+
+
+def network() -> LipConvnet:
+    return hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
+
+
+def damage_in_place(model: LipConvnet) -> None:
+    with torch.no_grad():
+        model.head.weight[0].mul_(-1)  # type: ignore[union-attr, operator]
+
+
+def damage_through_data(model: LipConvnet) -> None:
+    model.body.stage1.conv1.weight.data.normal_()  # type: ignore[union-attr]
+
+
+def damage_by_loading(model: LipConvnet) -> None:
+    torch.manual_seed(1)
+    model.load_state_dict(network().state_dict())
+
+
+def damage_by_a_step(model: LipConvnet) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.eval()(torch.rand(4, 1, 4, 4)).square().sum().backward()  # fine-tuning in evaluation mode
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "change", [damage_in_place, damage_through_data, damage_by_loading, damage_by_a_step]
+)
+def test_nothing_outlives_a_change_of_weights(change) -> None:
+    model, images = network().eval(), torch.rand(6, 1, 4, 4)
+    before = hf.certify(model, images)
+    with torch.no_grad():
+        model(images)  # fills every cache there is
+    change(model)
+    after = hf.certify(model, images)
+    fresh = network()
+    fresh.load_state_dict(model.state_dict())
+    expected = hf.certify(copy.deepcopy(fresh), images)
+    assert torch.equal(after.radius, expected.radius)
+    assert after.lipschitz == expected.lipschitz
+    assert not torch.equal(after.radius, before.radius)
+
+
+def test_the_same_weights_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    prove = exact._prove
+    monkeypatch.setattr(exact, "_prove", lambda *arguments: calls.append(1) or prove(*arguments))
+    model, images = network(), torch.rand(2, 1, 4, 4)
+    exact._KNOWN.clear()
+    first, second = hf.certify(model, images), hf.certify(model, images)
+    hf.lipschitz_upper_bound(model)
+    assert len(calls) == 1
+    assert torch.equal(first.radius, second.radius)
+
+
+def test_fingerprints_see_structure_and_numbers() -> None:
+    model = nn.Sequential(Normalize(0.5, 0.25), Flatten(), ConstantHead(torch.eye(2), None))
+    same, other = copy.deepcopy(model), copy.deepcopy(model)
+    assert fingerprint(model) == fingerprint(same)
+    assert fingerprint(model.train()) == fingerprint(same.eval())
+    other[2].weight[0, 0] += 2.0**-20  # type: ignore[index, operator]
+    assert fingerprint(other) != fingerprint(model)
+    assert fingerprint(nn.Sequential(hf.GroupSort(2))) != fingerprint(nn.Sequential(hf.GroupSort(4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_are_certified_as_the_numbers_they_are(dtype: torch.dtype) -> None:
+    model, images = network().to(dtype), torch.rand(4, 1, 4, 4)
+    cert = hf.certify(model, images)
+    assert torch.equal(cert.radius, hf.certify(copy.deepcopy(model).double(), images).radius)
+    assert next(model.parameters()).dtype == dtype
+
+
+def test_tf32_autocast_and_flushed_subnormals_take_no_part() -> None:
+    model, images = network(), torch.rand(4, 1, 4, 4)
+    plain = {p: hf.certify(model, images, precision=p).radius for p in ("float64", "float32")}
+    torch.set_float32_matmul_precision("medium")
+    torch.set_flush_denormal(True)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = {p: hf.certify(model.train(), images, precision=p).radius for p in plain}
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_flush_denormal(False)
+    assert all(torch.equal(found[p], plain[p]) for p in plain)
+
+
+def test_float32_is_measured_and_says_so() -> None:
+    model, images = network(), torch.rand(8, 1, 4, 4)
+    proved, measured = hf.certify(model, images), hf.certify(model, images, precision="float32")
+    assert proved.proved
+    assert proved.precision == "float64"
+    assert not measured.proved
+    assert measured.precision == "float32"
+    assert (measured.rounding > proved.rounding).all()
+    torch.testing.assert_close(measured.radius, proved.radius, rtol=0, atol=1e-4)
+    with pytest.raises(ArgumentError, match="precision: expected one of float32, float64, got 'float16'"):
+        hf.certify(model, images, precision="float16")
+
+
+def test_subnormal_pixels_are_fine() -> None:
+    cert = hf.certify(network(), torch.full((1, 1, 4, 4), 1e-310, dtype=torch.float64))
+    assert cert.radius.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["lln", "orthogonal"])
+def test_the_slack_of_a_lipconvnet_5_is_about_1e_7(head: str) -> None:
+    model = hf.lipconvnet(5, head=head, num_classes=10)
+    cert = hf.certify(model, torch.rand(8, 3, 32, 32))
+    assert cert.rounding.max() < 2e-7
+    assert cert.lipschitz < 1 / 0.2507 * (1 + 2e-4)

@@ -1,0 +1,207 @@
+"""Rounding bounds. The analysis knows u as a number: with u = 2^-24 it must hold for float32."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.fft
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.certify import rounding
+from holdfast.certify.exact import exact_network
+from holdfast.certify.radii import _forward
+from holdfast.certify.rounding import body_error, forward_error, fourier_error, head_error
+from holdfast.errors import NotProvedError
+from holdfast.functional import rounding as units
+from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
+from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
+from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
+
+
+@pytest.fixture
+def single(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error analysis for float32."""
+    monkeypatch.setattr(units, "UNIT", 2.0**-24)
+    monkeypatch.setattr(rounding, "UNIT", 2.0**-24)
+
+
+def _series() -> LipschitzModule:
+    frozen = hf.SOC(6, 8, 3).freeze((6, 16, 16))
+    assert isinstance(frozen, FrozenSeries)
+    return frozen
+
+
+def _matrix() -> LipschitzModule:
+    frozen = hf.SOC(6, 24, 3, stride=2).freeze((6, 2, 2))
+    assert isinstance(frozen, FrozenMatrix)
+    return frozen
+
+
+def _circular() -> LipschitzModule:
+    frozen = hf.BCOP(6, 8, 3).freeze((6, 5, 5))
+    assert isinstance(frozen, CircularConv2d)
+    return frozen
+
+
+def _spectral() -> LipschitzModule:
+    frozen = hf.Cayley(6, 8, 3).freeze((6, 5, 6))
+    assert isinstance(frozen, SpectralConv2d)
+    return frozen
+
+
+LAYERS = {
+    "normalize": (lambda: Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)), (3, 4, 4)),
+    "series": (_series, (6, 16, 16)),
+    "matrix": (_matrix, (6, 2, 2)),
+    "circular": (_circular, (6, 5, 5)),
+    "spectral": (_spectral, (6, 5, 6)),
+    "linear": (lambda: FrozenLinear(torch.randn(7, 30), torch.randn(7)), (30,)),
+    "hh1": (lambda: hf.Householder(8), (8, 3, 3)),
+    "hh3": (lambda: hf.HouseholderOrder(8, order=3), (8, 3, 3)),
+    "chain": (lambda: hf.HouseholderChain(8, length=3), (8, 3, 3)),
+    "nd": (lambda: hf.HouseholderND(8, group_size=4, length=2), (8, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
+@torch.no_grad()
+def test_float32_is_within_the_bound_for_float32(name: str, size: float, single: None) -> None:
+    build, shape = LAYERS[name]
+    layer = build()
+    for parameter_name, parameter in layer.named_parameters():
+        if parameter_name in ("theta", "widths"):
+            parameter.add_(torch.randn_like(parameter))
+    layer = layer.freeze(shape)
+    norm = (
+        layer.operator_norm_bound(shape) if isinstance(layer, FrozenSeries) else layer.lipschitz_bound(shape)
+    )
+    error = forward_error(layer, shape, norm)
+    inputs = size * torch.randn(64, *shape)
+    exact = layer.double()(inputs.double())
+    computed = layer.float()(inputs)
+    actual = (computed.double() - exact).flatten(1).norm(dim=1)
+    allowed = error.relative * inputs.double().flatten(1).norm(dim=1) + error.absolute
+    assert (actual <= allowed).all()
+    assert actual.max() > 0, "the test sees no rounding at all"
+    assert (allowed <= 3e3 * actual.max()).all(), "a bound that is useless in practice"
+
+
+@pytest.mark.parametrize("layer", [hf.MaxMin(), hf.GroupSort(4), Flatten()])
+def test_layers_that_only_move_numbers_are_exact(layer: LipschitzModule) -> None:
+    inputs = torch.randn(5, 8, 3, 3)
+    assert torch.equal(layer(inputs).double(), layer(inputs.double()))
+    assert forward_error(layer, (8, 3, 3), 1.0) == rounding.EXACT
+
+
+@pytest.mark.parametrize("bias", [0.0, 2.0**8, 2.0**16])
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@torch.no_grad()
+def test_a_whole_network_in_float32_is_within_the_bound(conv: str, bias: float, single: None) -> None:
+    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1)
+    model.body.stage1.conv1.bias.fill_(bias)  # type: ignore[union-attr, operator]
+    images, radius = torch.rand(8, 1, 8, 8), torch.full((8,), 0.25, dtype=torch.float64)
+    network = exact_network(model, (1, 8, 8), torch.float32)
+    assert network.head is not None
+    _, norms = _forward(network, network.head, images, torch.device("cpu"), 8)
+    layers = [(proved.bound, proved.error) for proved in network.layers]
+    error, size = body_error(layers, norms, radius)
+    distances = network.head.pair_distance_bounds()
+    classes = torch.zeros(8, dtype=torch.int64)
+    slack = head_error(network.head, classes, error, size, distances)
+    for _ in range(5):  # any point of the ball, not only the image
+        step = torch.randn_like(images)
+        point = images + step * (0.2499 / step.flatten(1).norm(dim=1).view(-1, 1, 1, 1))
+        x, exact = point, point.double()
+        for proved in network.layers:
+            x = proved.layer.float()(x)
+            exact = proved.layer.double()(exact)
+        assert ((x.double() - exact).norm(dim=1) <= error).all()
+        assert (exact.norm(dim=1) <= size).all()
+        single_logits, logits = network.head.float()(x).double(), network.head.double()(exact)
+        pairs = (single_logits[:, :1] - single_logits) - (logits[:, :1] - logits)
+        assert (pairs.abs() <= slack).all()
+        assert (pairs.abs() > 0).any()
+
+
+def far_points(radius: float) -> torch.Tensor:
+    step = torch.randn(200, 2)
+    return torch.tensor([[0.3, 0.7]]) + radius * 0.999 * step / step.norm(dim=1, keepdim=True)
+
+
+@torch.no_grad()
+def test_the_rounding_of_layers_is_needed(single: None) -> None:
+    layer, points = FrozenLinear(torch.eye(2) / 3, torch.tensor([2.0**12, 0.0])), far_points(1.0)
+    actual = (layer(points).double() - layer.double()(points.double())).norm(dim=1).max()
+    norms = [torch.ones(1, dtype=torch.float64), torch.full((1,), 2.0**12, dtype=torch.float64)]
+    radius = torch.ones(1, dtype=torch.float64)
+    assert body_error([(0.34, rounding.EXACT)], norms, radius)[0] < actual
+    assert body_error([(0.34, forward_error(layer, (2,), 0.34))], norms, radius)[0] > actual
+
+
+@torch.no_grad()
+def test_the_size_of_the_ball_is_needed(single: None) -> None:
+    layer, points = FrozenLinear(torch.eye(2) / 3, None), far_points(1e7)
+    actual = (layer(points).double() - layer.double()(points.double())).norm(dim=1).max()
+    norms = [torch.ones(1, dtype=torch.float64)] * 2
+    layers = [(0.34, forward_error(layer, (2,), 0.34))]
+    assert body_error(layers, norms, torch.zeros(1, dtype=torch.float64))[0] < actual
+    assert body_error(layers, norms, torch.full((1,), 1e7, dtype=torch.float64))[0] > actual
+
+
+@torch.no_grad()
+def test_the_rounding_of_the_head_is_needed(single: None) -> None:
+    head, points = (
+        ConstantHead(torch.tensor([[1 / 3, 0.1], [1 / 7, 1.3]]), torch.tensor([0.1, 100.0])),
+        far_points(5.0),
+    )
+    computed, exact = head(points).double(), head.double()(points.double())
+    actual = ((computed[:, 0] - computed[:, 1]) - (exact[:, 0] - exact[:, 1])).abs().max()
+    distances = head.pair_distance_bounds()
+    zero, size = torch.zeros(1, dtype=torch.float64), torch.full((1,), 6.0, dtype=torch.float64)
+    with_head = head_error(head, torch.tensor([0]), zero, size, distances)[0, 1]
+    without = zero * distances[0, 1]
+    assert without < actual < with_head
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 7), (16, 12), (17, 31), (32, 32), (1, 3), (64, 1)])
+def test_the_fourier_transform_is_within_its_bound(height: int, width: int) -> None:
+    x = np.random.default_rng(0).standard_normal((height, width))
+    exact = scipy.fft.fft2(x.astype(np.longdouble))  # 64 bits of mantissa
+    difference = (torch.fft.fft2(torch.from_numpy(x)).numpy() - exact).astype(np.complex128)
+    error = np.linalg.norm(difference) / np.linalg.norm(exact.astype(np.complex128))
+    assert 0 < error <= fourier_error(height, width)
+
+
+class Own(LipschitzModule):
+    """A layer of somebody else's: proved bound, no word on rounding."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.3
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 0.3000001
+
+
+class Careful(Own):
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return 2.0**-53, 0.0
+
+
+class Careless(Own):
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return math.nan, 0.0
+
+
+def test_a_layer_must_state_its_rounding() -> None:
+    head = ConstantHead(torch.eye(2), None)
+    image = torch.tensor([0.2, 0.9]).view(1, 2, 1, 1)
+    with pytest.raises(NotProvedError, match="0: Own has no proved rounding error; give it a method"):
+        hf.certify(nn.Sequential(Own(), Flatten(), head), image)
+    with pytest.raises(NotProvedError, match="0: Careless has no finite rounding error"):
+        hf.certify(nn.Sequential(Careless(), Flatten(), head), image)
+    assert hf.certify(nn.Sequential(Careful(), Flatten(), head), image).radius > 0
+    assert hf.certify(nn.Sequential(Own(), Flatten(), head), image, precision="float32").radius > 0
+    assert hf.lipschitz_upper_bound(nn.Sequential(Own(), Flatten(), head), (2, 1, 1)) > 0.3
