@@ -53,10 +53,12 @@ def test_a_run_is_audited_on_its_own_data(run: Path) -> None:
     assert len((run / "audit.jsonl").read_text().splitlines()) == 5
 
 
+def test_json_alone(run: Path) -> None:
+    assert json.loads(call(run, "--json", *QUICK))["broken"] == 0
+
+
 def test_a_saved_network_needs_its_data(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"data: .* does not say which images the network is for; pass --data"
-    ):
+    with pytest.raises(ArgumentError, match=r"data: .* does not say which images it is for; pass --data"):
         call(run / "model.safetensors", *QUICK)
     call(run / "model.safetensors", "--data", "digits", "--out", tmp_path / "out", *QUICK)
     assert (tmp_path / "out" / "audit.json").exists()

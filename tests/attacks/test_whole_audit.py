@@ -56,7 +56,7 @@ def cifar_network() -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.cifar
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(14400)
 @pytest.mark.skipif(
     "HOLDFAST_DATA" not in os.environ, reason="HOLDFAST_DATA does not name a folder with CIFAR-10"
 )

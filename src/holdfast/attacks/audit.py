@@ -170,6 +170,7 @@ def attack_claims(
                 else:
                     nearest.offer(z, name)
             done += 1
+        nearest.polish()
         for row in range(len(balls)):
             record = _judge(nearest, row, start + row)
             records.append(record)

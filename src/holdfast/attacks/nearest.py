@@ -6,8 +6,10 @@ from torch import Tensor
 from holdfast.attacks.balls import Balls, norms, per_image
 from holdfast.attacks.distance import l2_distances
 
-GROWTH = (1.0, 1.0001, 1.001, 1.01, 1.1, 1.5, 3.0)
-"""How far along its own direction a point is pushed that does not fool the exact classifier."""
+GROWTH = (1.0, 1.001, 1.01, 1.1, 1.5, 3.0)
+"""How far along its own direction a point is pushed that does not fool the surrogate."""
+PUSHES = (1.0, 1.00001, 1.0001, 1.001, 1.01, 1.1)
+"""The same for a point that fools the surrogate and not the exact classifier."""
 BISECTIONS, CLOSE = 14, 1e-5
 
 
@@ -31,12 +33,12 @@ class Nearest:
         self.attack = [""] * len(balls)
         self.tried = self.inside = 0
 
-    def offer(self, z: Tensor, attack: str, rows: Tensor | None = None) -> Tensor:
+    def offer(self, z: Tensor, attack: str | None, rows: Tensor | None = None) -> Tensor:
         """Classify the points at z exactly; keep those that are nearer; say which ones change the class.
 
         Args:
             z: (M, C, H, W), coordinates in the balls.
-            attack: whose points they are.
+            attack: whose points they are; None if they are refinements of the nearest ones.
             rows: (M,), which balls; all if None.
 
         Returns:
@@ -57,33 +59,58 @@ class Nearest:
             distance[nearer],
             found[nearer],
         )
-        for row in kept.tolist():
-            self.attack[row] = attack
+        if attack is not None:
+            for row in kept.tolist():
+                self.attack[row] = attack
         return changed
 
     def search(self, z: Tensor, attack: str) -> None:
-        """Offer the nearest change of class along each ray from the image through z.
+        """Offer the points at z, and where the class changes along the rays from the images through them.
 
-        A point that does not fool the exact classifier is pushed outwards until it does, or beyond reason;
-        then the boundary is bisected. Attacks that stop short, overshoot, or stay inside the ball on purpose
-        all end on the boundary in this way.
+        The surrogate finds the place, since the exact classifier is many times slower; where that disagrees,
+        the point is pushed on. Attacks that stop short, overshoot, or stay inside the ball on purpose all
+        end on the boundary in this way.
         """
-        low = torch.zeros(len(self.balls), device=z.device)
-        high = torch.full_like(low, torch.inf)
-        rows = (norms(z) > 0).nonzero()[:, 0]
-        for factor in GROWTH:
-            changed = self.offer(factor * z[rows], attack, rows)
-            high[rows[changed]], low[rows[~changed]] = factor, factor
-            rows = rows[~changed]
+        self.offer(z, attack)
+        factor = _crossing(self.balls, z)
+        length = norms(self.balls.points(z) - self.balls.images)
+        rows = (factor.isfinite() & (factor * length < self.distance)).nonzero()[:, 0]
+        for push in PUSHES:
             if not len(rows):
                 break
-        length = norms(self.balls.points(z) - self.balls.images)
+            changed = self.offer(per_image(push * factor[rows]) * z[rows], attack, rows)
+            rows = rows[~changed]
+
+    def polish(self) -> None:
+        """Bisect the segment from each image to its nearest point, with the exact classifier."""
+        z = (self.points - self.balls.images) / per_image(self.balls.scale)
+        low, high = torch.zeros_like(self.distance), torch.ones_like(self.distance)
         for _ in range(BISECTIONS):
-            # A ray whose unchanged part is longer than the best distance will not improve on it.
-            hopeful = (high - low > CLOSE * high) & high.isfinite() & (low * length < self.distance)
-            rows = hopeful.nonzero()[:, 0]
+            rows = (self.distance.isfinite() & (self.distance > 0) & (high - low > CLOSE)).nonzero()[:, 0]
             if not len(rows):
                 break
             middle = (low[rows] + high[rows]) / 2
-            changed = self.offer(per_image(middle) * z[rows], attack, rows)
+            changed = self.offer(per_image(middle) * z[rows], None, rows)
             high[rows[changed]], low[rows[~changed]] = middle[changed], middle[~changed]
+
+
+@torch.no_grad()
+def _crossing(balls: Balls, z: Tensor) -> Tensor:
+    """The factor at which the surrogate changes its mind along each ray, by growth and bisection; or inf."""
+
+    def changed(factor: Tensor) -> Tensor:
+        return balls.lead(balls.logits(per_image(factor) * z)) < 0
+
+    low = torch.zeros(len(balls), device=z.device)
+    high = torch.full_like(low, torch.inf)
+    for factor in GROWTH:
+        beyond = changed(torch.full_like(low, factor))
+        high = torch.where(beyond & high.isinf(), factor, high)
+        low = torch.where(high.isinf(), factor, low)
+    for _ in range(BISECTIONS):
+        if not bool((high.isfinite() & (high - low > CLOSE * high)).any()):
+            break
+        middle = (low + high) / 2
+        beyond = changed(middle.nan_to_num(1.0, 1.0))
+        high, low = torch.where(beyond, middle, high), torch.where(beyond, low, middle)
+    return torch.where(norms(z) > 0, high, torch.inf)

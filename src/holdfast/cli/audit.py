@@ -1,18 +1,17 @@
 """holdfast audit: attacks every certificate of a network, and exits with 1 if one breaks."""
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.table import Table
 
-from holdfast.errors import ArgumentError, BrokenCertificateError, CheckpointError, choose
+from holdfast.cli.console import print_json, print_table, say
+from holdfast.cli.network import find_network, pick_device, test_images
+from holdfast.errors import BrokenCertificateError
 
 if TYPE_CHECKING:
     from holdfast.attacks.audit import Progress
@@ -28,13 +27,15 @@ holdfast audit runs/a --attacks pgd,pgd-minimal --steps 200 --restarts 5 --box
 
 holdfast audit model.safetensors --data cifar10 --out audits/model
 """
-FILES = {"last": "model.safetensors", "best": "best.safetensors"}
 
 
 def audit(
-    model: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a run, a saved network, or a name of the zoo.")
-    ],
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
+    ] = None,
+    zoo: Annotated[
+        str | None, typer.Option("--zoo", help="A network that ships with holdfast, in place of RUN.")
+    ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
     ] = "last",
@@ -63,34 +64,36 @@ def audit(
     ] = "float64",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images attacked at once.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Of all random starts.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", help="Folder for audit.json, audit.jsonl and counter-examples; else the run's."
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
+    ] = False,
 ) -> None:
     """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
+    source = find_network(run, zoo, weights)
+
     from holdfast.attacks.audit import ATTACKS
-    from holdfast.attacks.audit import audit as run
+    from holdfast.attacks.audit import audit as attack
     from holdfast.attacks.settings import AttackSettings
-    from holdfast.data import load as load_data
     from holdfast.data import to_float
     from holdfast.models.storage import load
 
-    folder = Path(model)
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
-    source = data or _data_of(folder)
-    network = load(_file(folder, weights))
-    images = load_data(source, split="test", image_size=_image_size(source, network.config.image_size))
-    pixels = to_float(images.images[:count])
-    where = out or (folder if folder.is_dir() else Path("audit"))
+    network = load(source.file).to(pick_device(device))
+    images = to_float(test_images(source, data, network).images[:count])
+    where = out or source.run or Path("audits") / source.name
     try:
-        with _progress() as progress:
-            report = run(
+        with _progress(quiet=as_json) as progress:
+            report = attack(
                 network,
-                pixels,
+                images,
                 precision=precision,
                 attacks=names,
                 settings=settings,
@@ -100,49 +103,26 @@ def audit(
             )
     except BrokenCertificateError as error:
         raise BrokenCertificateError(f"{error}; the counter-examples are in {where}") from error
+    if as_json:
+        print_json(report.summary())
+        return
     _show(report.summary())
-    typer.echo(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
+    say(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
 
 
 audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 
-def _file(model: Path, weights: str) -> Path:
-    choose("weights", weights, FILES)
-    if not model.is_dir():
-        return model
-    file = model / FILES[weights]
-    if not file.is_file():
-        raise CheckpointError(
-            f"{model}: holds no {file.name}; train to the end first, or name a saved network"
-        )
-    return file
-
-
-def _data_of(run: Path) -> str:
-    """What a run was trained on."""
-    try:
-        stored = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
-        return str(stored["data"])
-    except (OSError, KeyError, ValueError) as error:
-        raise ArgumentError(
-            f"data: {run} does not say which images the network is for; pass --data digits, cifar10, "
-            "cifar100 or a folder"
-        ) from error
-
-
-def _image_size(source: str, size: int) -> int | None:
-    """CIFAR has one size and takes no other; digits and folders are read at the network's."""
-    return None if source in ("cifar10", "cifar100") else size
-
-
 @contextmanager
-def _progress() -> "Iterator[Progress | None]":
+def _progress(*, quiet: bool) -> "Iterator[Progress | None]":
     """A bar on a terminal, a line per attack and batch elsewhere."""
+    if quiet:
+        yield None
+        return
     if not sys.stdout.isatty():
         yield lambda done, total, attack: typer.echo(f"{done}/{total} {attack or 'done'}")
         return
-    with Bar() as bar:
+    with Bar(transient=True) as bar:
         task = bar.add_task("audit", total=None)
 
         def advance(done: int, total: int, attack: str) -> None:
@@ -153,13 +133,12 @@ def _progress() -> "Iterator[Progress | None]":
 
 def _show(summary: dict[str, Any]) -> None:
     ratio = summary["ratio"]
-    table = Table(title="Audit by attack", title_justify="left", show_header=False)
-    table.add_row("images", f"{summary['images']}, {summary['certified']} of them certified")
-    table.add_row(
-        "points tried", f"{summary['points_tried']}, {summary['points_inside']} inside a certificate"
-    )
-    table.add_row("broken certificates", str(summary["broken"]))
-    table.add_row("changes found", f"{summary['found']} images, all beyond the radius")
+    rows = [
+        ["images", f"{summary['images']}, {summary['certified']} of them certified"],
+        ["points tried", f"{summary['points_tried']}, {summary['points_inside']} inside a certificate"],
+        ["broken certificates", str(summary["broken"])],
+        ["changes found", f"{summary['found']} images, all outside their certificates"],
+    ]
     if ratio["smallest"] is not None:
-        table.add_row("distance / radius", f"smallest {ratio['smallest']:.4f}, median {ratio['median']:.4f}")
-    Console().print(table)
+        rows.append(["distance / radius", f"smallest {ratio['smallest']:.4f}, median {ratio['median']:.4f}"])
+    print_table("Audit by attack", ["", ""], rows)
