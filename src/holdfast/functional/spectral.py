@@ -13,10 +13,11 @@ import math
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
-from holdfast.functional.eigenvalues import largest_eigenvalue_upper_bound
+from holdfast.functional.eigenvalues import largest_eigenvalue_upper_bound, ritz_values, start_vectors
 from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from holdfast.functional.rounding import (
     TINY,
@@ -232,7 +233,8 @@ def _by_strips(kernel: Tensor, height: int, width: int) -> float:
     if exact:
         taps = torch.stack([_dense_zero_padded(kernel[:, :, t : t + 1], 1, width) for t in range(rows)])
         hermitian = torch.complex(torch.zeros_like(taps), taps).unsqueeze(1)
-        bound = Strips(hermitian, height, symmetric_spectrum=True).eigenvalue_upper_bound(0.0)
+        estimate = _zero_padded_skew_norm_estimate(kernel, height, width)
+        bound = Strips(hermitian, height, symmetric_spectrum=True).eigenvalue_upper_bound(0.0, estimate)
         return scale_up(sum_up(bound, TINY), exponent)
     columns = kernel.shape[3]
     table = kernel.permute(3, 2, 0, 1).reshape(columns, -1)
@@ -244,6 +246,19 @@ def _by_strips(kernel: Tensor, height: int, width: int) -> float:
         bound = Strips(hermitian, height, symmetric_spectrum=symmetric).eigenvalue_upper_bound(bound)
     error = transform_error(rows * columns, frobenius_upper_bound(table)) if columns > 1 else 0.0
     return scale_up(sum_up(bound, error, TINY), exponent)
+
+
+def _zero_padded_skew_norm_estimate(kernel: Tensor, height: int, width: int) -> float:
+    """Estimate of the norm by Lanczos on iA, applied as convolutions of real and imaginary parts."""
+    channels, padding = kernel.shape[0], (kernel.shape[2] // 2, kernel.shape[3] // 2)
+
+    def apply(vector: Tensor) -> Tensor:
+        parts = torch.cat([vector.real, vector.imag]).view(2, channels, height, width)
+        real, imaginary = F.conv2d(parts, kernel, padding=padding).flatten(1)
+        return torch.complex(-imaginary, real).view_as(vector)
+
+    start = start_vectors(1, channels * height * width).to(torch.complex128)
+    return float(ritz_values(apply, start).max())
 
 
 @torch.no_grad()
