@@ -17,7 +17,7 @@ LEVELS = [
     {"models"},
     {"certify"},
     {"attacks", "training"},
-    {"paper", "report"},
+    {"paper", "report", "benchmarks"},
     {"cli"},
 ]
 """As drawn in docs/architecture.md."""

@@ -136,3 +136,15 @@ def test_bad_arguments() -> None:
 
 def test_repr_names_the_series() -> None:
     assert repr(SOC(3, 4, 3, stride=2)) == "SOC(3, 4, kernel_size=3, stride=2, series='isometric')"
+
+
+def test_a_cache_filled_in_inference_mode_serves_a_later_attack() -> None:
+    layer = SOC(3, 4, 3).eval().requires_grad_(False)
+    x = torch.rand(2, 3, 4, 4)
+    with torch.inference_mode():
+        expected = layer(x).clone()
+    x.requires_grad_()
+    y = layer(x)
+    y.sum().backward()
+    assert torch.equal(y, expected)
+    assert x.grad is not None

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from holdfast import __version__
 from holdfast.benchmarks import peers, work
 from holdfast.benchmarks.timing import Contender, Timing, measure, peak_gflops, peak_memory
 
@@ -168,7 +168,7 @@ def machine() -> dict[str, object]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "holdfast": __version__,
+        "holdfast": version("holdfast"),
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
     }
 

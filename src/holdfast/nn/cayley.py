@@ -128,8 +128,8 @@ class Cayley(OrthogonalConv2d):
     def _spectrum_for(self, height: int, width: int) -> Tensor:
         if not self.weights_are_constant():
             return self.spectrum(height, width)
-        key = (self.weight, self.scale, torch.tensor([height, width]))
-        return self.cache.get(key, lambda: self._constant_spectrum(height, width))
+        weights, size = (self.weight, self.scale), (height, width)
+        return self.cache.get(weights, lambda: self.spectrum(*size), size)
 
     def _constant_spectrum(self, height: int, width: int) -> Tensor:
         # A tensor made in inference mode could not take part in a later attack's backward pass.

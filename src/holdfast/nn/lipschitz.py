@@ -53,13 +53,16 @@ class WeightCache:
 
     def __init__(self) -> None:
         self._weights: tuple[Tensor, ...] = ()
+        self._key: object = None
         self._value: Any = None
 
-    def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value]) -> Value:
-        """Return the remembered value if `weights` are what it was built from, else build it anew."""
-        if not self._holds(weights):
-            value = build()
-            self._weights, self._value = tuple(w.detach().clone() for w in weights), value
+    def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value], key: object = None) -> Value:
+        """Return the remembered value if `weights` and `key` are what it was built from, else build it anew."""
+        if self._key != key or not self._holds(weights):
+            # A value made in inference mode could not take part in the backward pass of a later attack.
+            with torch.inference_mode(False), torch.no_grad():
+                self._value = build()
+                self._weights, self._key = tuple(w.detach().clone() for w in weights), key
         return self._value  # type: ignore[no-any-return]
 
     def _holds(self, weights: tuple[Tensor, ...]) -> bool:

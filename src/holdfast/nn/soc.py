@@ -118,12 +118,8 @@ class SOC(OrthogonalConv2d):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
         height, width = x.shape[2:]
         if self.weights_are_constant():
-            known: dict[Any, _Scaled] = self.cache.get((self.weight,), dict)
             key = (height, width, dtype)
-            if key not in known:
-                known.clear()
-                known[key] = self._scaled_operator(height, width, dtype)
-            scaled = known[key]
+            scaled = self.cache.get((self.weight,), lambda: self._scaled_operator(*key), key)
         elif self.training:
             scaled = self._training_operator(height, width, dtype)
         else:
