@@ -57,7 +57,7 @@ class WeightCache:
         self._value: Any = None
 
     def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value], key: object = None) -> Value:
-        """Return the remembered value if `weights` and `key` are what it was built from, else build it anew."""
+        """Return the remembered value if it was built from these weights and this key, else build it anew."""
         if self._key != key or not self._holds(weights):
             # A value made in inference mode could not take part in the backward pass of a later attack.
             with torch.inference_mode(False), torch.no_grad():
