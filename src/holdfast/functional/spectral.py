@@ -45,7 +45,7 @@ __all__ = [
 GAP = 1e-7  # first distance between estimate and guess; rounding errors of the proof are about 1e-10
 SKEW_GAP = 1e-5  # the polynomial of a skew operator is flat: its norm to five digits is plenty
 DENSE = 256  # zero-padded operators of at most this many rows and columns are bounded as one matrix
-EXACT_PIXELS, EXACT_PRODUCTS = 16, 10**10  # skew operators beyond both are bounded row by row on a circle
+EXACT_PIXELS, EXACT_PRODUCTS = 4, 10**10  # skew operators beyond both are bounded row by row on a circle
 CHUNK = 2**22  # complex numbers held at once (64 MB)
 PHASE_ERROR = 32 * UNIT
 
