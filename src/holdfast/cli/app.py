@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.audit import audit
+from holdfast.cli.bench import HELP as BENCH_HELP
+from holdfast.cli.bench import bench
 from holdfast.cli.certify import certify
 from holdfast.cli.console import complain
 from holdfast.cli.data import data_app
@@ -47,16 +49,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for name, function, panel in (
-    ("demo", demo, "Start here"),
-    ("train", train, "Networks"),
-    ("certify", certify, "Networks"),
-    ("audit", audit, "Networks"),
-    ("verify", verify, "Networks"),
-    ("report", report, "Networks"),
-    ("reproduce", reproduce, "The paper"),
+for name, function, panel, text in (
+    ("demo", demo, "Start here", None),
+    ("train", train, "Networks", None),
+    ("certify", certify, "Networks", None),
+    ("audit", audit, "Networks", None),
+    ("verify", verify, "Networks", None),
+    ("report", report, "Networks", None),
+    ("reproduce", reproduce, "Evidence", None),
+    ("bench", bench, "Evidence", BENCH_HELP),
 ):
-    app.command(name, rich_help_panel=panel)(function)
+    app.command(name, help=text, rich_help_panel=panel)(function)
 app.add_typer(data_app, name="data", rich_help_panel="Images and weights")
 app.add_typer(zoo_app, name="zoo", rich_help_panel="Images and weights")
 
@@ -100,6 +103,13 @@ def main() -> int:
     return code if isinstance(code, int) else FINE
 
 
+def _usage(error: Any) -> str:
+    """What is wrong with the arguments, and which help to read."""
+    message = str(error.format_message()).rstrip(".")
+    path = "holdfast" if error.ctx is None else error.ctx.command_path
+    return message if message.endswith("?") else f"{message}; see {path} --help"
+
+
 def _judge(error: Exception) -> tuple[str, int]:
     """One sentence on an error, and the exit code."""
     if isinstance(error, Stopped):
@@ -109,7 +119,7 @@ def _judge(error: Exception) -> tuple[str, int]:
     if isinstance(error, HoldfastError):
         return str(error), BAD_INPUT
     if isinstance(error, UsageError):
-        return f"{error.format_message()} See holdfast --help.", BAD_INPUT  # type: ignore[attr-defined]
+        return _usage(error), BAD_INPUT
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
     if isinstance(error, OSError) and error.filename is not None:

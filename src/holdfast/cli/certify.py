@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.completion import data_names, shipped_names
-from holdfast.cli.console import print_json, print_table, progress, say
+from holdfast.cli.console import make_folder, print_json, print_table, progress, say
 from holdfast.cli.network import Source, find_network, pick_device, test_images
 from holdfast.errors import ArgumentError, choose
 
@@ -82,7 +82,7 @@ def certify(
     """Certify predictions: a table, one record per image, and report.html."""
     choose("precision", precision, ("float32", "float64"))
     places = list(named or [])
-    run = places.pop(0) if places and zoo is None else None
+    run = places.pop(0) if places and (zoo is None or not images) else None
     if places and not images:
         raise ArgumentError(
             f"RUN: expected one run, got {len(places) + 1}; to compare runs use holdfast report"
@@ -107,6 +107,7 @@ def certify(
     whole = test_images(source, data, network)
     count = len(whole) if limit is None else min(limit, len(whole))
     folder = out or default_folder(source, whole.name, None if count == len(whole) else count)
+    make_folder(folder)
     certificates = certify_with_progress(network, whole, count, precision, quiet=as_json)
     evidence = write_everything(folder, source, network, whole, certificates)
     if as_json:

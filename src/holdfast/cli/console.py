@@ -2,14 +2,18 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from holdfast.errors import ArgumentError
 
 
 def complain(message: str, code: int) -> int:
@@ -33,10 +37,31 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], *, number
     """Print a table; the last `numbers` columns are aligned to the right."""
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place >= len(columns) - numbers else "left")
+        right = place >= len(columns) - numbers
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of the results before the work begins, so that the work is not in vain.
+
+    Raises:
+        ArgumentError: it cannot be made, or not be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ArgumentError(f"out: cannot write to {folder}: {error.strerror or error}") from error
+
+
+def help_without_command(context: typer.Context) -> None:
+    """Callback of a group of commands: alone, it prints what there is."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @contextmanager

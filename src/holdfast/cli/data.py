@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.completion import archive_names
-from holdfast.cli.console import print_json, print_table, progress, say
+from holdfast.cli.console import help_without_command, print_json, print_table, progress, say
+from holdfast.errors import choose
 
-data_app = typer.Typer(help="Images: what there is, and how to get it.", no_args_is_help=True)
+data_app = typer.Typer(help="Images: what there is, and how to get it.")
+data_app.callback(invoke_without_command=True)(help_without_command)
 
 Root = Annotated[
     Path | None,
@@ -82,8 +84,9 @@ def download_data(
     url: Annotated[str | None, typer.Option("--url", help="A mirror of the same archive.")] = None,
 ) -> None:
     """Download a public dataset, check its hash and unpack it; a broken download goes on where it stopped."""
-    from holdfast.data.fetch import download
+    from holdfast.data import ARCHIVES, download
 
+    choose("NAME", name, ARCHIVES)
     with progress(f"downloading {name}") as advance:
         folder = download(name, root, url=url, progress=advance)
     say(f"{name} is in {folder}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.class_names import class_names
-from holdfast.cli.console import print_json, print_table, say
+from holdfast.cli.console import make_folder, print_json, print_table, say
 from holdfast.cli.network import Source
 from holdfast.errors import ArgumentError, DataError
 
@@ -38,6 +38,8 @@ def certify_pictures(
     from holdfast.certify.radii import certify
     from holdfast.data import to_float
 
+    if out is not None:
+        make_folder(out)
     pictures = [read_picture(file, network, resize=resize) for file in files]
     pixels = torch.stack([picture for picture, _ in pictures])
     found = certify(network, to_float(pixels), precision=precision)
@@ -123,6 +125,5 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source)
 def _write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     from holdfast.models.storage import write_atomically
 
-    folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     write_atomically(folder / "pictures.jsonl", lines.encode())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.console import print_json, say
+from holdfast.cli.console import make_folder, print_json, say
 from holdfast.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def write_page(evidence: "Sequence[Evidence]", path: Path) -> None:
     from holdfast.report.page import render
 
     text = render(evidence, {run.name: paper_row(run) for run in evidence})
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, text.encode())
 
 
@@ -74,7 +74,7 @@ def write_pictures(evidence: "Sequence[Evidence]", folder: Path) -> list[Path]:
     from holdfast.report.figures import comparison_pictures, run_pictures
     from holdfast.report.style import write_png
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if len(evidence) == 1:
         pictures = run_pictures(evidence[0], paper_row(evidence[0]).reported)
     else:

@@ -42,7 +42,7 @@ def verify(
     from holdfast.report.records import FILE, read_records
 
     folder = records if records.is_dir() else records.parent
-    if records.is_file() and records.name != FILE:
+    if not records.is_dir() and records.name != FILE:
         raise CheckpointError(f"{records}: expected a file called {FILE}, or its folder")
     written = read_records(folder)
     source = data or written.data

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.console import print_json, print_table, say
+from holdfast.cli.console import help_without_command, print_json, print_table, say
 from holdfast.cli.network import shipped_networks
 from holdfast.errors import CheckpointError
 
-zoo_app = typer.Typer(help="Networks that ship with holdfast.", no_args_is_help=True)
+zoo_app = typer.Typer(help="Networks that ship with holdfast.")
+zoo_app.callback(invoke_without_command=True)(help_without_command)
 EXAMPLES = """
 Examples:
 
@@ -55,11 +56,6 @@ def list_zoo(
 
 list_zoo.__doc__ = f"{list_zoo.__doc__}\n{EXAMPLES}"
 zoo_app.command("list")(list_zoo)
-
-
-@zoo_app.callback()
-def _zoo() -> None:
-    """Networks that ship with holdfast."""
 
 
 def _describe(file: Path) -> dict[str, Any]:

@@ -65,6 +65,6 @@ def comparison_pictures(runs: Sequence[Evidence]) -> dict[str, Picture]:
         )
     for number, run in enumerate(runs):
         found[f"histogram{number}"] = Picture(
-            histogram_figure(run.outcomes), f"Images of {run.name} by radius."
+            histogram_figure(run.outcomes, narrow=True), f"Images of {run.name} by radius."
         )
     return found

@@ -10,10 +10,15 @@ from holdfast.report.style import BLUE, FAINT, VERMILLION, drawing
 BINS = 40
 
 
-def histogram_figure(outcomes: Outcomes) -> Figure:
-    """Images by radius; a wrong prediction can be certified too, which makes it certainly wrong nearby."""
+def histogram_figure(outcomes: Outcomes, *, narrow: bool = False) -> Figure:
+    """Images by radius; a wrong prediction can be certified too, which makes it certainly wrong nearby.
+
+    Args:
+        outcomes: what was certified.
+        narrow: half as wide, to stand beside another one.
+    """
     with drawing():
-        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+        figure = Figure(figsize=(4.4 if narrow else 7.2, 3.0 if narrow else 3.4), layout="constrained")
         axes = figure.subplots()
         radius = outcomes.radius.double().numpy()
         right = outcomes.right.numpy()

@@ -1,0 +1,199 @@
+"""holdfast certify and report, on a tiny run and on pictures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import holdfast as hf
+from holdfast.cli.class_names import CIFAR100, class_names
+from holdfast.data import load, to_float
+from holdfast.report.records import read_records
+
+from .conftest import Command
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """A digit at the network's size, and a colour picture at another."""
+    digit = Image.fromarray(load("digits", split="test").images[0, 0].numpy())
+    wide = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    paths = [tmp_path / "digit.png", tmp_path / "wide [photo].png"]
+    digit.save(paths[0])
+    wide.save(paths[1])
+    return paths
+
+
+def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
+    result = command("certify", run)
+    assert (result.code, result.err) == (0, "")
+    digits = load("digits", split="test")
+    expected = hf.certify(hf.load(run / "model.safetensors"), to_float(digits.images))
+    records = read_records(run)
+    assert torch.equal(records.outcomes.radius, expected.radius)
+    assert torch.equal(records.outcomes.prediction, expected.prediction)
+    accuracy = hf.certified_accuracy(expected, digits.labels)
+    assert f"{accuracy.standard:.2%}" in result.out
+    assert f"{accuracy[36 / 255]:.2%}" in result.out
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in page
+    assert "<h1>tiny</h1>" in page
+
+
+def test_json_is_for_scripts(command: Command, run: Path) -> None:
+    result = command("certify", run, "--json", "--weights", "best", "--precision", "float32", "--limit", 10)
+    found = json.loads(result.out)
+    assert (found["images"], found["precision"]) == (10, "float32")
+    assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
+    # A part of the images does not replace the records of all of them.
+    assert Path(found["records"]) == run / "certify-first10" / "certificates.jsonl"
+    assert Path(found["report"]).is_file()
+
+
+def test_certificates_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    from holdfast.cli import certify as module
+
+    digits = load("digits", split="test")
+    network = hf.load(run / "model.safetensors")
+    monkeypatch.setattr(module, "CHUNK", 256)
+    found = module.certify_with_progress(network, digits, 300, "float64", quiet=True)
+    expected = hf.certify(network, to_float(digits.images[:300]))
+    assert torch.equal(found.radius, expected.radius)
+    assert torch.equal(found.rounding, expected.rounding)
+
+
+def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path], tmp_path: Path) -> None:
+    result = command("certify", run, "--images", *pictures, "--json", "--out", tmp_path / "mine")
+    assert (result.code, result.err) == (0, "")
+    first, second = json.loads(result.out)
+    expected = hf.certify(
+        hf.load(run / "model.safetensors"), to_float(load("digits", split="test").images[:1])
+    )
+    assert first["prediction"] == str(int(expected.prediction))
+    assert first["runner_up"] == str(int(expected.runner_up))
+    assert first["radius"] == pytest.approx(float(expected.radius), rel=1e-12)
+    assert (first["resized_from"], second["resized_from"]) == (None, "30x20")
+    assert len((tmp_path / "mine" / "pictures.jsonl").read_text().splitlines()) == 2
+
+
+def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) -> None:
+    result = command("certify", run, "--images", pictures[0], "--images", pictures[1])
+    assert "wide [photo].png" in result.out
+    assert "1 of 2 pictures were cut to their centre square and resized to 8x8" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}x"], "no such run; expected a folder that holdfast train wrote, or a file; did"),
+        (["{tmp}"], "is not the folder of a run; expected model.safetensors in it"),
+        (["{tmp}/bad.png"], "not a safetensors file, or a truncated one"),
+        (["{run}/model.safetensors"], "does not say which images it is for; pass --data"),
+        (["{run}", "--weights", "lst"], "weights: expected one of best, last, got 'lst'; did you mean"),
+        (["{run}", "--data", "digit"], "did you mean 'digits'?"),
+        (["{run}", "--data", "{tmp}/none"], "no such folder"),
+        (["{run}", "--precision", "float16"], "precision: expected one of float32, float64, got 'float16'"),
+        (["{run}", "--device", "abacus"], "device: expected auto, cpu, cuda"),
+        (["{run}", "--images", "{tmp}/bad.png"], "bad.png: cannot be read as a PNG, JPEG or WebP image"),
+        (["{run}", "--images", "{tmp}/none.png"], "none.png: cannot be read"),
+        (["{run}", "--images", "{tmp}/wide [photo].png", "--no-resize"], "is 30x20, but the network"),
+        (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --limit choose test"),
+        (["{run}", "{run}"], "expected one run, got 2; to compare runs use holdfast report"),
+        (["{run}", "--zoo", "x"], "or --zoo NAME (only one of them)"),
+        (["--zoo", "x"], "zoo: no network ships with this version"),
+        ([], "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME"),
+        (["{run}", "--out", "{tmp}/bad.png"], "out: cannot write to"),
+    ],
+)  # fmt: skip
+def test_bad_input(
+    command: Command, run: Path, pictures: list[Path], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no picture, no network")
+    result = command("certify", *(a.format(run=run, tmp=tmp_path) for a in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not (run / "report.html").exists()
+
+
+def test_an_unfinished_run_says_how_to_finish(command: Command, run: Path) -> None:
+    (run / "model.safetensors").unlink()
+    result = command("certify", run)
+    assert (result.code, "--resume" in result.err) == (2, True)
+
+
+def test_images_of_another_shape_are_refused(command: Command, run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (9, 9), (i, 0, 0)).save(folder / f"{i}.png")
+    result = command("certify", run, "--data", tmp_path / "photos")
+    assert result.code == 2
+    assert "has images of shape (3, 8, 8), but tiny takes (1, 8, 8)" in result.err
+
+
+def test_report_of_one_and_of_several(command: Command, run: Path, tmp_path: Path) -> None:
+    assert command("certify", run, "--json").code == 0
+    other = json.loads(command("certify", run, "--json", "--limit", 20).out)
+    result = command("report", run, "--png", tmp_path / "png", "--json")
+    assert result.code == 0
+    names = {Path(path).name for path in json.loads(result.out)["pictures"]}
+    assert names == {"curve.png", "histogram.png", "angles.png", "regions.png", "training.png"}
+    result = command("report", run, Path(other["report"]).parent, "--out", tmp_path / "both.html")
+    assert (result.code, result.err) == (0, "")
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "2 runs side by side" in page
+    assert "not certified on the same images" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}"], "has no certificates yet; run `holdfast certify"),
+        (["{tmp}/none"], "no such folder; expected the folder of a run"),
+        (["{run}", "{run}"], "expected different runs, got one of them twice"),
+    ],
+)
+def test_report_of_what_is_not_there(
+    command: Command, run: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = command("report", *(a.format(run=run, tmp=tmp_path) for a in arguments))
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_papers_row_is_found_for_its_network() -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from holdfast.cli.report import paper_row
+
+    options = {"data": "cifar10", "depth": 5, "activation": "maxmin", "head": "orthogonal", "gamma": 0.0}
+    run: Any = SimpleNamespace(options=options, records=SimpleNamespace(data="cifar10"))
+    found = paper_row(run)
+    assert found.reported is not None
+    assert found.reported.values == {"standard": 75.78, "36/255": 59.18, "72/255": 42.01, "108/255": 27.09}
+    run.options = options | {"data": "digits"}
+    assert paper_row(run).reported is None
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    assert (len(CIFAR100), len(set(CIFAR100)), list(CIFAR100)) == (100, 100, sorted(CIFAR100))
+    for name in ("owl", "ant"):
+        (tmp_path / name).mkdir()
+    assert class_names(str(tmp_path), 2) == ("ant", "owl")
+    assert class_names(str(tmp_path), 3)[2] == "class 2"
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [(["runs/a", "runs/b"], ["a", "b"]), (["x/a", "y/a"], ["x/a", "y/a"]), (["runs/a"], ["a"])],
+)
+def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list[str]) -> None:
+    from holdfast.cli.report import distinct_names
+
+    assert distinct_names([Path(folder) for folder in folders]) == names

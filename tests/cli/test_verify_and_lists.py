@@ -1,0 +1,102 @@
+"""holdfast verify, data, zoo."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.certify.radii import certify
+from holdfast.data import load as load_data
+from holdfast.data import to_float
+from holdfast.models.storage import load
+from holdfast.report.records import write_records
+
+from .conftest import Command
+
+
+@pytest.fixture(scope="module")
+def written(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the certificates of twelve images."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("certified") / "tiny"))
+    network, digits = load(folder / "model.safetensors"), load_data("digits", split="test")
+    found = certify(network, to_float(digits.images[:12]))
+    write_records(folder, found, digits, model=network, weights=folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def certified(written: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(written, tmp_path / "tiny"))
+
+
+def test_true_records_are_verified(command: Command, certified: Path) -> None:
+    result = command("verify", certified, "--sample", 4)
+    assert (result.code, result.err) == (0, "")
+    assert "4 of 12 certificates derived again in numpy: all agree" in result.out
+    found = json.loads(command("verify", certified / "certificates.jsonl", "--json").out)
+    assert (len(found["checked"]), found["problems"]) == (12, [])
+
+
+def test_a_forged_radius_is_exit_1(command: Command, certified: Path) -> None:
+    path = certified / "certificates.jsonl"
+    header, *lines = path.read_text().splitlines()
+    forged = [json.dumps(json.loads(line) | {"radius": 5.0}) for line in lines]
+    path.write_text("\n".join([header, *forged]) + "\n")
+    result = command("verify", certified)
+    assert result.code == 1
+    assert "written radius 5, but at most" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--model", "{run}/none.safetensors"], "no such file"),
+        (["{run}/metrics.jsonl"], "expected a file called certificates.jsonl"),
+        (["{run}", "--data", "{run}"], "expected"),
+        (["{run}/none"], "none: expected a file called certificates.jsonl, or its folder"),
+        (["{run}/none/certificates.jsonl"], "has no certificates yet"),
+    ],
+)
+def test_bad_input(command: Command, certified: Path, arguments: list[str], message: str) -> None:
+    result = command("verify", *(a.format(run=certified) for a in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_data_list_knows_what_is_here(command: Command, tmp_path: Path) -> None:
+    rows = json.loads(command("data", "list", "--root", tmp_path, "--json").out)
+    assert [(row["name"], row["here"]) for row in rows] == [
+        ("digits", True), ("cifar10", False), ("cifar100", False),
+    ]  # fmt: skip
+    assert "holdfast data download cifar10" in command("data", "list", "--root", tmp_path).out
+
+
+def test_download_reports_a_network_that_is_not_there(command: Command, tmp_path: Path) -> None:
+    result = command("data", "download", "cifar10", "--root", tmp_path, "--url", "ftp://mirror/x")
+    assert result.code == 2
+    assert "url: expected an http or https address" in result.err
+
+
+def test_an_empty_zoo_says_so_kindly(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("holdfast.cli.network.ZOO", tmp_path)
+    assert "No network ships with this version" in command("zoo", "list").out
+    assert json.loads(command("zoo", "list", "--json").out) == []
+
+
+def test_zoo_lists_what_ships(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path
+) -> None:
+    monkeypatch.setattr("holdfast.cli.network.ZOO", tmp_path)
+    (tmp_path / "tiny-digits.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
+    (found,) = json.loads(command("zoo", "list", "--json").out)
+    assert (found["name"], found["width"], found["num_classes"]) == ("tiny-digits", 2, 10)
+    assert "LipConvnet-5, soc, hh1, lln" in command("zoo", "list").out
+    result = command("certify", "--zoo", "tiny-digit", "--data", "digits")
+    assert (result.code, "did you mean 'tiny-digits'?" in result.err) == (2, True)
+    (tmp_path / "tiny-digits.safetensors").write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
+    assert command("zoo", "list").code == 2

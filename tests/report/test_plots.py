@@ -1,0 +1,190 @@
+"""Pictures: drawn from what they should be, also at the edges, and safe inside a page."""
+
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from PIL import Image
+
+from holdfast.report.learned import LearnedAngles, read_angles, unusual_pairs
+from holdfast.report.outcomes import RADII, Outcomes
+from holdfast.report.plots.activations import CIRCLE_POINTS, angles_figure, circle_regions, regions_figure
+from holdfast.report.plots.attack import attack_figure
+from holdfast.report.plots.curve import Reported, curve_figure
+from holdfast.report.plots.histogram import histogram_figure
+from holdfast.report.plots.training import training_figure
+from holdfast.report.style import STROKES, to_svg, write_png
+
+from .conftest import epoch
+
+
+def some(radii: list[float], right: list[bool], classes: int = 2) -> Outcomes:
+    count = torch.arange(len(radii))
+    label = count % classes
+    other = (label + 1) % classes if classes > 1 else label - 1
+    prediction = torch.where(torch.tensor(right), label, other.clamp(min=0) if classes > 1 else label)
+    return Outcomes(count, label, prediction, other, torch.tensor(radii, dtype=torch.float64))
+
+
+EDGES = {
+    "one image": some([0.3], [True]),
+    "one wrong image": some([0.3], [False]),
+    "nothing certified": some([0.0, 0.0, 0.0], [True, True, False]),
+    "all wrong": some([0.1, 0.0], [False, False]),
+    "one class, no limit": some([math.inf, math.inf], [True, True], classes=1),
+    "far beyond": some([1e6, 0.1, 0.2], [True, True, True]),
+}
+
+
+@pytest.mark.parametrize("outcomes", EDGES.values(), ids=EDGES.keys())
+def test_pictures_of_edge_cases(outcomes: Outcomes) -> None:
+    for number, figure in enumerate((curve_figure({"run": outcomes}), histogram_figure(outcomes))):
+        ElementTree.fromstring(to_svg(figure, f"p{number}", "edge").replace("xlink:href", "href"))
+
+
+def test_curve_passes_through_the_numbers_of_the_table(outcomes: Outcomes) -> None:
+    axes = curve_figure({"run": outcomes}).axes[0]
+    line, dots = axes.get_lines()[3:5]  # behind the three marked radii
+    accuracy = outcomes.accuracy()
+    assert list(dots.get_ydata()) == [100 * accuracy.standard, *(100 * accuracy[r] for r in RADII.values())]
+    x, y = line.get_xdata(), line.get_ydata()
+    assert list(x)[:2] == [0, 0]
+    assert (y[0], y[-1]) == (75, 0)
+    # A step with "pre": the height at r is that of the next point at or beyond it.
+    for radius in RADII.values():
+        assert (
+            next(height for place, height in zip(x, y, strict=True) if place > radius)
+            == 100 * accuracy[radius]
+        )
+
+
+def test_many_runs_differ_in_more_than_colour(outcomes: Outcomes) -> None:
+    axes = curve_figure({str(i): outcomes for i in range(6)}).axes[0]
+    looks = {str(line.get_linestyle()) + str(line._dash_pattern) for line in axes.get_lines()[3::2]}
+    assert len(looks) == 6
+    assert len({stroke.marker for stroke in STROKES}) == len({stroke.colour for stroke in STROKES}) == 6
+
+
+def test_reported_numbers_are_marked(outcomes: Outcomes) -> None:
+    figure = curve_figure({"run": outcomes}, Reported("paper", {"standard": 70.0, "72/255": 20.0}))
+    crosses = figure.axes[0].get_lines()[-1]
+    assert list(crosses.get_xdata()) == [0.0, 72 / 255]
+    assert list(crosses.get_ydata()) == [70.0, 20.0]
+
+
+def test_histogram_counts_every_image(outcomes: Outcomes) -> None:
+    axes = histogram_figure(outcomes).axes[0]
+    bars = [patch for patch in axes.patches if hasattr(patch, "get_height")]
+    assert sum(bar.get_height() for bar in bars) == 6
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["right (6)", "wrong (2)"]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_training_curves(runs: int) -> None:
+    metrics = [epoch(i) for i in range(1, 4)]
+    above, below = training_figure({f"$run{i}_": metrics for i in range(runs)}).axes
+    assert list(below.get_lines()[0].get_ydata()) == [1, 1 / 2, 1 / 3]
+    lines = [line for line in above.get_lines() if len(line.get_xdata()) == 3]
+    assert len(lines) == (4 if runs == 1 else runs)
+    wanted = [10, 20, 30] if runs == 1 else [40, 40, 40]
+    assert list(lines[-1].get_ydata()) == pytest.approx(wanted)
+
+
+def layer(theta: list[float], widths: torch.Tensor | None = None) -> LearnedAngles:
+    return LearnedAngles("body.stage1.activation1", "hh1", torch.tensor(theta, dtype=torch.float64), widths)
+
+
+def test_regions_of_a_householder_activation() -> None:
+    # sigma_theta is the identity on one side of the line at angle theta / 2, a reflection on the other.
+    cones = circle_regions(layer([math.radians(100)]).function(0))
+    found = {kind: (math.degrees(start) % 360, math.degrees(stop) % 360) for start, stop, kind in cones}
+    assert found["reflected"] == pytest.approx((50, 230), abs=0.1)
+    assert found["same"] == pytest.approx((230, 50), abs=0.1)
+
+
+def test_regions_of_order_two_are_turned_and_reflected() -> None:
+    widths = torch.zeros(2, 1, 1, dtype=torch.float64)
+    cones = circle_regions(layer([0.0], widths).function(0))
+    kinds = [kind for _, _, kind in cones]
+    assert len(cones) == 4
+    assert kinds.count("reflected") == 2
+    # A sample that straddles a boundary belongs to no cone: at most two samples of a cone are missing.
+    missing = 4 * 2 * (2 * math.pi / CIRCLE_POINTS)
+    assert sum(stop - start for start, stop, _ in cones) == pytest.approx(2 * math.pi, abs=missing)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 5])
+def test_unusual_pairs_are_smallest_median_largest(pairs: int) -> None:
+    layers = (layer([0.5 * i for i in range(pairs)]),)
+    assert [pair for _, pair in unusual_pairs(layers)] == sorted({0, pairs // 2, pairs - 1})
+    regions_figure(unusual_pairs(layers))
+
+
+@pytest.mark.parametrize("activation", ["hh1", "hh2", "chain2", "maxmin", "nd4"])
+def test_angles_come_from_the_saved_file(tmp_path: Path, activation: str) -> None:
+    from holdfast.models.lipconvnet import lipconvnet
+    from holdfast.models.storage import save
+
+    model = lipconvnet(depth=10, activation=activation, num_classes=2, width=4, image_size=4, in_channels=1)
+    save(model, tmp_path / "m.safetensors")
+    layers = read_angles(tmp_path / "m.safetensors")
+    if activation in ("maxmin", "nd4"):
+        assert layers == ()
+        return
+    assert [found.path for found in layers] == [
+        f"body.stage{s}.activation{b}" for s in (1, 2) for b in (1, 2)
+    ]
+    points = torch.randn(5, 2, dtype=torch.float64)
+    own = model.double().body.stage1.activation1
+    # The layer acts on (k, k + C/2): put the points into the pair 0 and zeros into the others.
+    whole = torch.zeros(5, own.channels, dtype=torch.float64)
+    whole[:, 0], whole[:, own.channels // 2] = points.T
+    expected = own(whole).detach()[:, [0, own.channels // 2]]
+    assert torch.allclose(layers[0].function(0)(points), expected, atol=1e-12)
+    angles_figure(layers)
+    regions_figure(unusual_pairs(layers))
+
+
+def test_stage_ten_stands_behind_stage_nine() -> None:
+    from holdfast.report.learned import _in_order
+
+    names = [f"body.stage{i}.activation1.theta" for i in (10, 9, 2)]
+    assert sorted(names, key=_in_order) == names[::-1]
+
+
+@pytest.mark.parametrize(
+    "distance", [[0.2, math.inf], [math.inf, math.inf], [0.05, 0.2]], ids=["some", "none", "broken"]
+)
+def test_attack_picture(distance: list[float]) -> None:
+    figure = attack_figure(torch.tensor([0.1, 0.0]), torch.tensor(distance))
+    crosses = figure.axes[0].get_lines()[2]
+    assert len(crosses.get_xdata()) == (distance[0] < 0.1)
+
+
+def test_svg_is_safe_inside_a_page(outcomes: Outcomes) -> None:
+    figure = curve_figure({"<script>alert(1)</script>": outcomes, "$broken_{math": outcomes})
+    svg = to_svg(figure, "one", 'a "title" <b>')
+    assert svg.startswith('<svg class="picture" role="img" viewBox="')
+    assert "<script" not in svg
+    assert "<title>a &quot;title&quot; &lt;b&gt;</title>" in svg
+    assert "http" not in svg
+    assert "$broken_{math" in svg
+    identifiers = re.findall(r'\bid="([^"]+)"', svg)
+    assert identifiers
+    assert all(name.startswith("one-") for name in identifiers)
+    for target in re.findall(r'(?:href="|url\()#([^")]+)', svg):
+        assert target in identifiers
+    assert "var(--ink)" in svg
+    assert to_svg(curve_figure({"run": outcomes}), "x", "") == to_svg(
+        curve_figure({"run": outcomes}), "x", ""
+    )
+
+
+def test_png_for_slides(tmp_path: Path, outcomes: Outcomes) -> None:
+    write_png(curve_figure({"run": outcomes}), tmp_path / "curve.png")
+    with Image.open(tmp_path / "curve.png") as image:
+        assert image.size == (1440, 840)
