@@ -148,3 +148,26 @@ def test_a_cache_filled_in_inference_mode_serves_a_later_attack() -> None:
     y.sum().backward()
     assert torch.equal(y, expected)
     assert x.grad is not None
+
+
+@both_series
+def test_one_channel_is_the_identity_up_to_its_modulus(series: str) -> None:
+    """A skew 1x1 matrix is zero: nothing to scale, and p(0) is its constant term."""
+    layer = SOC(1, 1, 1, bias=False, series=series)
+    x = torch.rand(2, 1, 3, 3)
+    for mode in (True, False):
+        constant = (layer.training_series if mode else layer.evaluation_series).coefficients[0]
+        torch.testing.assert_close(layer.train(mode)(x), constant * x)
+    assert layer.lipschitz_bound((1, 3, 3)) <= 1
+
+
+@both_series
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e12, 1e30])
+def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None:
+    layer = SOC(4, 4, 3, series=series).eval()
+    x = torch.rand(2, 4, 4, 4)
+    with torch.no_grad():
+        expected = layer(x)
+        layer.weight *= size
+        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
+    assert layer.lipschitz_bound((4, 4, 4)) <= 1 + 1e-12

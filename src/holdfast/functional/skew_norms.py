@@ -7,7 +7,6 @@ The derivative of the largest singular value s = <v, A u> is the derivative of t
 from math import sqrt
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.functional.skew import SkewOperator, kernel_from_taps
@@ -35,9 +34,7 @@ def operator_norm_estimate(
     right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
     previous = None
     for step in range(iterations):
-        image = operator(right)
-        length = torch.linalg.vector_norm(image, dtype=torch.promote_types(image.dtype, torch.float32))
-        left = image / length.clamp_min(torch.finfo(length.dtype).tiny).to(image.dtype)
+        left, length = _unit(operator(right))
         if step + 1 == iterations or _settled(length, previous):
             break
         previous, right = length, left
@@ -66,16 +63,20 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
         with torch.no_grad():
             right, previous = start.to(matrix.dtype), None
             for _ in range(iterations):
-                left = F.normalize(matrix @ right, dim=0)
-                image = matrix.T @ left
-                length = image.norm()
-                right = F.normalize(image, dim=0)
+                left, _ = _unit(matrix @ right)
+                right, length = _unit(matrix.T @ left)
                 if _settled(length, previous):
                     break
                 previous = length
         norms.append(left @ (matrix @ right))
         rights.append(right)
     return torch.minimum(*norms), torch.cat(rights)
+
+
+def _unit(vector: Tensor) -> tuple[Tensor, Tensor]:
+    """The vector at unit length, and its length; a vector of zeros stays one."""
+    length = torch.linalg.vector_norm(vector, dtype=torch.promote_types(vector.dtype, torch.float32))
+    return vector / torch.where(length > 0, length, 1.0).to(vector.dtype), length
 
 
 def _settled(length: Tensor, previous: Tensor | None) -> bool:

@@ -19,6 +19,11 @@ from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheape
 from holdfast.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
 
 
+def _quotient(target: float, norm: Tensor) -> Tensor:
+    """Target over norm; a skew operator that is zero (of one channel, say) needs no scale."""
+    return target / torch.where(norm > 0, norm, target)
+
+
 class _Scaled(NamedTuple):
     """A skew operator, the factor that scales it, and the pair of vectors that the factor came from."""
 
@@ -119,7 +124,7 @@ class SOC(OrthogonalConv2d):
         height, width = x.shape[2:]
         if self.weights_are_constant():
             key = (height, width, dtype)
-            scaled = self.cache.get((self.weight,), lambda: self._scaled_operator(*key), key)
+            scaled = self.cache.get((self.weight,), lambda: self._constant_operator(*key), key)
         elif self.training:
             scaled = self._training_operator(height, width, dtype)
         else:
@@ -133,12 +138,21 @@ class SOC(OrthogonalConv2d):
         """The operator on maps of one size and the factor that makes it A; a function of the weights
         alone.
         """
-        operator = SkewOperator(skew_taps(self.weight), height, width)
+        # The layer does not depend on the size of its weights, but squares of very large ones would overflow.
+        largest = self.weight.detach().abs().amax()
+        weight = self.weight / torch.where(largest > 0, largest, 1.0)
+        operator = SkewOperator(skew_taps(weight), height, width)
         scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
         if dtype == self.weight.dtype:
             return scaled
         pivot = None if scaled.pivot is None else (scaled.pivot[0].to(dtype), scaled.pivot[1].to(dtype))
         return _Scaled(SkewOperator(operator.taps.to(dtype), height, width), scaled.scale, pivot)
+
+    def _constant_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
+        """A itself, its factor multiplied into the taps: powers of a large or small factor could overflow."""
+        scaled = self._scaled_operator(height, width, self.weight.dtype)
+        taps = (scaled.operator.taps * scaled.scale).to(dtype)
+        return _Scaled(SkewOperator(taps, height, width), torch.ones(()), None)
 
     def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
         """The same with one power iteration from where the last step ended, and many at the first step."""
@@ -154,9 +168,9 @@ class SOC(OrthogonalConv2d):
         target = self.family.target[self.kernel_size]
         if self.family.by_operator_norm:
             norm, pivot = operator_norm_estimate(operator, vector, iterations)
-            return _Scaled(operator, target / norm, pivot), pivot[0]
+            return _Scaled(operator, _quotient(target, norm), pivot), pivot[0]
         norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
-        return _Scaled(operator, target / norm, None), vector
+        return _Scaled(operator, _quotient(target, norm), None), vector
 
     def _start(self, operator: SkewOperator) -> Tensor:
         if self.family.by_operator_norm:
@@ -166,8 +180,7 @@ class SOC(OrthogonalConv2d):
     @torch.no_grad()
     def scaled_kernel(self, height: int, width: int) -> Tensor:
         """Kernel (c, c, k, k) of A as evaluation uses it on maps of this size; exactly skew."""
-        scaled = self._scaled_operator(height, width, self.weight.dtype)
-        return kernel_from_taps(scaled.operator.taps * scaled.scale)
+        return kernel_from_taps(self._constant_operator(height, width, self.weight.dtype).operator.taps)
 
     def freeze(self, input_shape: Shape) -> nn.Module:
         """A polynomial in a stored kernel or, on tiny maps, one matrix."""
