@@ -73,7 +73,7 @@ def test_page_of_one_run(make_run: MakeRun) -> None:
     check(page)
     text = words(page)
     for part in (
-        "classifies 75.0% of 8 hand made test images correctly; for 50.0% it is certain",
+        "classifies 75.0% of 8 hand made test images correctly; for 50.0% it is proved",
         "75.00 50.00 37.50 25.00",
         "No certificate broke.",
         "1,234 points were classified again",

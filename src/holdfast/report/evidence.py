@@ -89,19 +89,20 @@ class Evidence:
         """The whole result in one sentence."""
         accuracy = self.outcomes.accuracy()
         first = next(iter(RADII))
+        known = "proved" if self.records.precision == "float64" else "certified (rounding measured)"
         images = f"{accuracy.count:,} {self.records.data} test images"
         return (
             f"{self.network} classifies {accuracy.standard:.1%} of {images} correctly; for "
-            f"{accuracy[RADII[first]]:.1%} it is certain that no change of l2 norm up to {first} can alter "
+            f"{accuracy[RADII[first]]:.1%} it is {known} that no change of l2 norm up to {first} can alter "
             "that."
         )
 
     @property
     def command(self) -> str:
         """What to type to make it again: the training, then the certificates."""
-        return "\n".join(
-            command for command in (self.environment.get("command", ""), self.records.command) if command
-        )
+        # A single command may have done both.
+        commands = dict.fromkeys([str(self.environment.get("command", "")), self.records.command])
+        return "\n".join(command for command in commands if command)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -112,7 +113,7 @@ class Evidence:
                 "Network",
                 f"{self.network}, width {records.model['width']}" if "width" in records.model else "",
             ),
-            ("Weights", f"SHA-256 {records.weights_hash}" if records.weights_hash else ""),
+            ("Weights", f"{records.weights_file.name}, SHA-256 {records.weights_hash}"),
             ("Images", f"{records.data}, {len(self.outcomes):,} test images, SHA-256 {records.data_hash}"),
             ("Precision", f"{records.precision}: {self.proof}"),
             ("Certified with", records.versions),

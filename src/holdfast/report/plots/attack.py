@@ -41,7 +41,7 @@ def attack_figure(radius: Tensor, distance: Tensor) -> Figure:
         held = certified > 0
         ratio = found[held] / certified[held]
         if len(ratio):
-            last = max(2.0, float(np.quantile(ratio, 0.98)))
+            last = max(1.25, float(np.quantile(ratio, 0.98)))
             edges = np.linspace(min(1.0, float(ratio.min())), last, 31)
             right.hist(np.minimum(ratio, last), bins=edges.tolist(), color=BLUE, alpha=0.75)
         right.axvline(1, color=INK, linewidth=1.2)

@@ -36,7 +36,7 @@ def training_figure(runs: Mapping[str, Metrics]) -> Figure:
                 above.plot(
                     [best[0]["epoch"]], [_percent(best[0]["held_out"], key)],
                     marker="o", markersize=12, markerfacecolor="none", markeredgecolor=INK, linestyle="",
-                    label="best, kept" if position == len(runs) - 1 else None,
+                    label="best on held-out" if position == len(runs) - 1 else None,
                 )  # fmt: skip
         title = "held-out, %" if len(runs) == 1 else "held-out, certified at 36/255, %"
         above.set(ylabel=title)
