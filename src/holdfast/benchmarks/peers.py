@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 
+import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from holdfast.benchmarks.literal import LiteralHead, LiteralMaxMin
 from holdfast.benchmarks.work import CLASSES
@@ -22,17 +22,29 @@ def available() -> dict[str, Callable[[], nn.Module]]:
     return peers
 
 
-def exported(model: nn.Module) -> nn.Module:
-    """Parametrised weights replaced by their values, as the peers advise for inference."""
-    model.eval()
-    for module in model.modules():
-        if parametrize.is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-    return model
+def exported(model: nn.Sequential) -> nn.Sequential:
+    """Every parametrised convolution replaced by a plain one with the weights that it computes."""
+    return nn.Sequential(
+        *(_plain(layer) if isinstance(layer, nn.Conv2d) else layer for layer in model)
+    ).eval()
 
 
-def _lipconvnet5(convolution: Callable[[int, int, int], nn.Module], width: int = 32) -> nn.Module:
+@torch.no_grad()
+def _plain(layer: nn.Conv2d) -> nn.Conv2d:
+    weight = layer.eval().weight.detach()
+    plain = nn.Conv2d(
+        weight.shape[1],
+        weight.shape[0],
+        tuple(weight.shape[2:]),  # type: ignore[arg-type]
+        stride=layer.stride,  # type: ignore[arg-type]
+        padding=layer.padding,  # type: ignore[arg-type]
+        padding_mode=layer.padding_mode,
+    )
+    plain.weight.copy_(weight)
+    return plain
+
+
+def _lipconvnet5(convolution: Callable[[int, int, int], nn.Module], width: int = 32) -> nn.Sequential:
     layers: list[nn.Module] = []
     channels = 3
     for stage in range(5):
@@ -42,7 +54,7 @@ def _lipconvnet5(convolution: Callable[[int, int, int], nn.Module], width: int =
     return nn.Sequential(*layers, LiteralHead(channels, CLASSES))
 
 
-def _orthogonium() -> nn.Module:
+def _orthogonium() -> nn.Sequential:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
@@ -52,7 +64,7 @@ def _orthogonium() -> nn.Module:
         )
 
 
-def _torchlip() -> nn.Module:
+def _torchlip() -> nn.Sequential:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from deel.torchlip import SpectralConv2d

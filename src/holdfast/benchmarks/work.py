@@ -38,7 +38,7 @@ def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
     model.eval()
 
     def run() -> Tensor:
-        with torch.inference_mode():
+        with torch.no_grad():
             result: Tensor = model(images)
         return result
 
@@ -51,7 +51,7 @@ def certified_inference(frozen: nn.Module, *, batch: int = 256) -> Callable[[], 
     head = find_head(frozen)
 
     def run() -> Tensor:
-        with torch.inference_mode():
+        with torch.no_grad():
             logits = frozen(images)
             return head.certificate(logits, logits.argmax(1))
 
