@@ -18,6 +18,10 @@ from torch import Tensor
 
 from holdfast.errors import ArgumentError
 
+CHANNELS_LAST = torch.channels_last
+SHORT_RUN = 32
+"""Numbers in a vector register in bfloat16; elementwise loops over shorter runs are ten times slower."""
+
 
 def split(z: Tensor, group_size: int) -> tuple[Tensor, ...]:
     """Views of C / group_size consecutive channels each; group k is made of channel k of every view."""
@@ -34,9 +38,14 @@ def per_channel(table: Tensor, like: Tensor) -> Tensor:
     """Give coefficients (K, channels) the dtype of `like` and a shape that broadcasts against it K times."""
     spatial = like.shape[2:]
     table = table.to(like.dtype).view(len(table), 1, -1, *(1 for _ in spatial))
-    # On a small contiguous map the innermost loop would have H * W steps; spread out, it has C * H * W.
+    # On a small contiguous map the innermost loop would have H * W steps, on few packed channels C; spread
+    # out, it has C * H * W.
     if 1 < math.prod(spatial) < 64 and like.stride(1) != 1:
         table = table.expand(-1, -1, -1, *spatial).contiguous()
+    elif like.dim() == 4 and like.stride(1) == 1 and like.stride(3) == like.shape[1] < SHORT_RUN:
+        table = torch.stack(
+            [t.expand(-1, -1, *spatial).contiguous(memory_format=CHANNELS_LAST) for t in table]
+        )
     return table
 
 
@@ -45,10 +54,30 @@ def as_weights(flags: Tensor, dtype: torch.dtype) -> Tensor:
     return flags.view(torch.uint8).to(dtype)
 
 
-def _empty_halves(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def halves(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The halves of the channels: views or, where a view would fall into short runs, packed copies."""
+    z1, z2 = z.chunk(2, dim=1)
+    if z.dim() == 4 and z.stride(1) == 1 and z1.shape[1] < SHORT_RUN and z.shape[2] * z.shape[3] > 1:
+        return z1.contiguous(memory_format=CHANNELS_LAST), z2.contiguous(memory_format=CHANNELS_LAST)
+    return z1, z2
+
+
+def _empty_halves(z: Tensor, z1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """An empty tensor like z, and places for its halves that are laid out like z1."""
     y = torch.empty_like(z)
     first, second = y.chunk(2, dim=1)
-    return y, first, second
+    if first.stride() == z1.stride():
+        return y, first, second
+    return y, torch.empty_like(z1), torch.empty_like(z1)
+
+
+def _join(y: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
+    """The tensor whose places for halves have been filled; packed ones are copied over."""
+    first, second = y.chunk(2, dim=1)
+    if first.data_ptr() != y1.data_ptr():
+        first.copy_(y1)
+        second.copy_(y2)
+    return y
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Tensor) -> Tensor:
@@ -62,12 +91,12 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, keep: Tensor) -> Tensor:
-        z1, z2 = z.chunk(2, dim=1)
+        z1, z2 = halves(z)
         weight = as_weights(keep, z.dtype)
-        y, y1, y2 = _empty_halves(z)
+        y, y1, y2 = _empty_halves(z, z1)
         torch.lerp(z2, z1, weight, out=y1)
         torch.lerp(z1, z2, weight, out=y2)
-        return y
+        return _join(y, y1, y2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -83,7 +112,8 @@ class _MaxMin(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor) -> Tensor:
         z1, z2 = z.chunk(2, dim=1)
-        y, y1, y2 = _empty_halves(z)
+        y = torch.empty_like(z)
+        y1, y2 = y.chunk(2, dim=1)
         torch.maximum(z1, z2, out=y1)
         torch.minimum(z1, z2, out=y2)
         return y
@@ -91,7 +121,7 @@ class _MaxMin(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         if ctx.needs_input_grad[0]:
-            z1, z2 = inputs[0].chunk(2, dim=1)
+            z1, z2 = halves(inputs[0])
             # Compare into z's own dtype, then to bool: a direct comparison to bool is not vectorised.
             ctx.save_for_backward(torch.gt(z1, z2, out=torch.empty_like(z1)).to(torch.bool))
 
@@ -178,15 +208,15 @@ class _Reflect(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, theta: Tensor, keep: Tensor) -> Tensor:
-        z1, z2 = z.chunk(2, dim=1)
+        z1, z2 = halves(z)
         turn = deviation(theta)
         sine, cosine = turn.cos(), -turn.sin()
         c, s, minus_c = per_channel(torch.stack((cosine, sine, -cosine)), z1)
         weight = as_weights(keep, z.dtype)
-        y, y1, y2 = _empty_halves(z)
+        y, y1, y2 = _empty_halves(z, z1)
         torch.mul(z1, c, out=y1).addcmul_(z2, s).lerp_(z1, weight)
         torch.mul(z1, s, out=y2).addcmul_(z2, minus_c).lerp_(z2, weight)
-        return y
+        return _join(y, y1, y2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -207,8 +237,8 @@ class _Reflect(torch.autograd.Function):
 
 def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
     """y1 g2 - y2 g1: how the loss changes when the pair (y1, y2) turns counterclockwise."""
-    y1, y2 = y.chunk(2, dim=1)
-    g1, g2 = grad.chunk(2, dim=1)
+    y1, y2 = halves(y)
+    g1, g2 = halves(grad)
     return torch.mul(y1, g2).addcmul_(y2, g1, value=-1)
 
 
@@ -245,6 +275,7 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     if theta.shape != (z1.shape[1],):
         raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
     with torch.no_grad():
+        z1, z2 = halves(z)
         sine, cosine = boundary(theta)
         a, b = per_channel(torch.stack((sine, -cosine)), z1)
         keep = torch.mul(z1, a).addcmul_(z2, b).gt_(0).to(torch.bool)

@@ -128,8 +128,7 @@ class SkewOperator:
             scale: a tensor with one element; it may require gradients.
             out_channels: at most c.
             pivot: (left, right) such that `scale` is a constant divided by <left, A right>, to have the
-                derivative of that product in the gradient of the taps. It costs one more image in the
-                correlation, where autograd through `scale` would need three more passes over the taps.
+                derivative of that product in the gradient of the taps.
         """
         result: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
             x, self.taps, scale, self, coefficients, out_channels, pivot
@@ -142,20 +141,25 @@ class SkewOperator:
         return result
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, keep: int | None = None) -> Tensor:
-        """First `keep` channels of A x, x of at most c channels; a fresh tensor, without gradients."""
+    def __call__(self, x: Tensor, keep: int | None = None, factor: float = 1.0) -> Tensor:
+        """First `keep` channels of factor * A x, for x of at most c channels; carries no gradient."""
         keep = self.channels if keep is None else keep
         n, i = x.shape[:2]
         if not self.as_matrix:
-            return F.conv2d(x, self.kernel[:keep, :i], padding=self.size // 2)
+            kernel = self.kernel[:keep, :i]
+            if factor != 1.0 and kernel.numel() < x.numel():
+                kernel, factor = kernel * factor, 1.0
+            y = F.conv2d(x, kernel, padding=self.size // 2)
+            return y if factor == 1.0 else y.mul_(factor)
         flat = x.permute(0, 2, 3, 1).reshape(-1, i if self.size == 1 else self.height * self.width * i)
         if i == self.channels:
             y = F.linear(flat, self._matrix_rows(keep))
         else:
             # Few input channels are few columns; by skewness the same rows hold them: A x = -(x^T A)^T.
-            y = torch.mm(flat, self._matrix_rows(i)).neg_()
+            y, factor = torch.mm(flat, self._matrix_rows(i)), -factor
             if keep < self.channels:
                 y = y.view(-1, self.channels)[:, :keep]
+        y = y if factor == 1.0 else y.mul_(factor)
         return y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
 
     def _dense(self) -> Tensor:
@@ -185,24 +189,24 @@ class SkewOperator:
             self._rows[channels] = blocks[:, :channels].reshape(-1, self.matrix.shape[1])
         return self._rows[channels]
 
-    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps.
+    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]], total: Tensor | None = None) -> Tensor:
+        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps, plus `total`.
 
         K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image;
         its gradient is left as it is, for `skew_taps` takes the skew part.
         """
-        groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-        for outer, inner in pairs:
-            groups.setdefault((outer.shape[1], inner.shape[1]), []).append((outer, inner))
-        fold = self._correlate_by_products if self.by_taps else self._correlate_by_convolution
-        result: Tensor | None = None
-        for _, group in sorted(groups.items(), reverse=True):
-            outer, inner = (
-                torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
-            )
-            result = fold(outer, inner, result)
-        assert result is not None
-        return result
+        if not self.by_taps:
+            for outer, inner in pairs:
+                total = self._correlate_by_convolution(outer, inner, total)
+        else:
+            groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+            for outer, inner in pairs:
+                groups.setdefault((outer.shape[1], inner.shape[1]), []).append((outer, inner))
+            for _, group in sorted(groups.items(), reverse=True):
+                outer, inner = map(torch.cat, zip(*group, strict=True)) if len(group) > 1 else group[0]
+                total = self._correlate_by_products(outer, inner, total)
+        assert total is not None
+        return total
 
     def _correlate_by_convolution(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
         """Add the gradient for one pair, as the weight gradient of a full convolution that is then folded."""
@@ -264,7 +268,7 @@ class _Series(torch.autograd.Function):
     """p(s A) x by Horner's rule: t_d = c_d s^d x, t_j = A t_{j+1} + c_j s^j x, y = t_0.
 
     With z_j = A^j g and A^T = -A the gradients are: for x, sum of c_j (-s)^j z_j; for A, sum of
-    (-1)^j z_j t_{j+1}^T; for s, <gradient for A, A> / s = sum of (-1)^j <z_j, A t_{j+1}> / s.
+    (-1)^j z_j t_{j+1}^T; for s, <gradient for A, A> / s.
     """
 
     @staticmethod
@@ -283,58 +287,49 @@ class _Series(torch.autograd.Function):
         scaled = [c * s**j for j, c in enumerate(coefficients)]
         terms = [x]  # x, t_{d-1}, ..., t_1
         for j in range(degree - 1, -1, -1):
-            current = operator(terms[-1], out_channels if j == 0 else operator.channels)
-            if j == degree - 1:
-                current.mul_(scaled[degree])
+            keep = out_channels if j == 0 else operator.channels
+            current = operator(terms[-1], keep, scaled[degree] if j == degree - 1 else 1.0)
             terms.append(_add_channels(current, x, scaled[j]))
-        ctx.save_for_backward(*terms[:-1])
+        ctx.save_for_backward(taps, *terms[:-1])
         ctx.operator, ctx.scaled, ctx.scale, ctx.pivot = operator, scaled, scale, pivot
         return terms[-1]
 
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        operator, scaled, terms = ctx.operator, ctx.scaled, ctx.saved_tensors
+        operator, scaled = ctx.operator, ctx.scaled
+        taps, *terms = ctx.saved_tensors
         x, degree = terms[0], len(scaled) - 1
         needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
-        needs_radial = needs_scale or (needs_taps and ctx.pivot is not None)
         current = grad.contiguous(memory_format=torch.channels_last)
-        grad_x = _add_channels(torch.zeros_like(x), current, scaled[0]) if needs_x else None
+        grad_x = _first_channels(current, x.shape[1], scaled[0]) if needs_x else None
         pairs: list[tuple[Tensor, Tensor]] = []
-        radial = 0.0
         for j in range(degree):
-            sign = (-1.0) ** j
-            inner = terms[degree - 1 - j]
-            if needs_radial and j > 0:
-                # A t_{j+1} = t_j - c_j s^j x, and <z_0, A t_1> is added below through <z_1, t_1>.
-                below = terms[degree - j]
-                radial += sign * (_dot(current, below) - scaled[j] * _dot(current, x))
-            if needs_taps:
-                factor = sign * (scaled[degree] if j == degree - 1 else 1.0)
-                pairs.append((current, inner) if factor == 1.0 else (current * factor, inner))
-            if j == degree - 1 and not needs_x and not (needs_radial and degree == 1):
+            last = j == degree - 1
+            # z_j with its sign, and at the end with the factor of t_d = c_d s^d x.
+            pairs.append((current if not last else current * scaled[degree], terms[degree - 1 - j]))
+            if last and grad_x is None:
                 break
-            following = operator(current, x.shape[1] if j == degree - 1 else operator.channels)
-            if needs_radial and j == 0:
-                radial -= _dot(following, terms[-1]) * (scaled[degree] if degree == 1 else 1.0)
-            current = following
+            current = operator(current, x.shape[1] if last else operator.channels, -1.0)
             if grad_x is not None:
-                _add_channels(grad_x, current, -sign * scaled[j + 1])
-        if needs_taps and ctx.pivot is not None:
+                _add_channels(grad_x, current, scaled[j + 1])
+        if not needs_taps and not needs_scale:
+            return grad_x, None, None, None, None, None, None
+        grad_taps = operator.tap_gradient(pairs)
+        radial = (grad_taps * taps).sum(dtype=torch.promote_types(taps.dtype, torch.float32))
+        if ctx.pivot is not None:
             # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
             left, right = ctx.pivot
-            norm = _dot(left, operator(right))
-            pairs.append((left * (-radial / norm), right))
-        grad_taps = operator.tap_gradient(pairs) if needs_taps else None
-        grad_scale = torch.full_like(ctx.scale, radial / float(ctx.scale)) if needs_scale else None
+            norm = (left * operator(right)).sum(dtype=radial.dtype)
+            grad_taps = operator.tap_gradient([(left * (-radial / norm).to(left.dtype), right)], grad_taps)
+        grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale, None, None, None, None
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
-    """Inner product over the channels that both have, summed in at least float32."""
-    common = min(a.shape[1], b.shape[1])
-    product = a[:, :common] * b[:, :common]
-    return float(product.sum(dtype=torch.promote_types(a.dtype, torch.float32)))
+def _first_channels(x: Tensor, channels: int, factor: float) -> Tensor:
+    """The first channels of factor * x, with zeros where x has fewer; a fresh tensor."""
+    y = x[:, :channels] * factor
+    return y if y.shape[1] == channels else F.pad(y, (0, 0, 0, 0, 0, channels - y.shape[1]))
 
 
 class _Bilinear(torch.autograd.Function):

@@ -157,10 +157,10 @@ class SOC(OrthogonalConv2d):
     def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
         """The same with one power iteration from where the last step ended, and many at the first step."""
         operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
-        start = self._start(operator)
-        fresh = self.vector.shape != start.shape
-        iterations = CONVERGED_ITERATIONS if fresh else 1
-        scaled, vector = self._scale(operator, start if fresh else self.vector, iterations)
+        if self.vector.shape == self._vector_shape(height, width):
+            scaled, vector = self._scale(operator, self.vector, 1)
+        else:
+            scaled, vector = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
         self.vector = vector.to(self.weight.dtype)
         return scaled
 
@@ -174,8 +174,13 @@ class SOC(OrthogonalConv2d):
 
     def _start(self, operator: SkewOperator) -> Tensor:
         if self.family.by_operator_norm:
-            return start_vector(self.weight, 1, self.channels, operator.height, operator.width)
+            return start_vector(self.weight, *self._vector_shape(operator.height, operator.width))
         return kernel_norm_vectors(self.weight, self.channels, self.kernel_size)
+
+    def _vector_shape(self, height: int, width: int) -> Shape:
+        if self.family.by_operator_norm:
+            return (1, self.channels, height, width)
+        return (self.channels * self.kernel_size * (self.kernel_size + 1),)
 
     @torch.no_grad()
     def scaled_kernel(self, height: int, width: int) -> Tensor:

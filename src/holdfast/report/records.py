@@ -142,6 +142,7 @@ def write_records(
         record = {
             "index": index, "label": label, "prediction": prediction, "runner_up": runner_up,
             "margin": _finite(margin), "rounding": rounding, "radius": _finite(radius),
+            "bound": certificates.lipschitz, "precision": certificates.precision,
         }  # fmt: skip
         lines.append(json.dumps(record))
     try:
