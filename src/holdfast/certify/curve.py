@@ -43,6 +43,11 @@ class CertifiedAccuracy:
     def __getitem__(self, radius: float) -> float:
         return self.certified[radius]
 
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{share:.2%} beyond {radius:.4g}" for radius, share in self.certified.items())
+        certified = f", certified {shares}" if shares else ""
+        return f"CertifiedAccuracy({self.count} images, {self.standard:.2%} right{certified})"
+
 
 def certified_accuracy(
     certificates: Certified, labels: Tensor, radii: Sequence[float] = PAPER_RADII

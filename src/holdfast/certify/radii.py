@@ -5,15 +5,20 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.certify.exact import ExactNetwork, exact_network
+from holdfast.certify.images import as_batch
 from holdfast.certify.rounding import body_error, head_error
 from holdfast.errors import ArgumentError, NotProvedError, choose
 from holdfast.nn.heads import ConstantHead
 from holdfast.nn.walk import device_of, find_head, input_shape_of, unwrap
+
+if TYPE_CHECKING:
+    from holdfast.certify.images import Images
 
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 MEASURED_IMAGES, MEASURED_FACTOR = 64, 10
@@ -53,9 +58,17 @@ class Certificates:
     def __len__(self) -> int:
         return len(self.prediction)
 
+    def __repr__(self) -> str:
+        if not len(self):
+            return "Certificates(0 images)"
+        # median() of torch takes the lower of the two in the middle, as a radius should.
+        share, median = float((self.radius > 0).double().mean()), float(self.radius.median())
+        proof = "proved" if self.proved else "measured"
+        return f"Certificates({len(self)} images, {share:.1%} certified, median radius {median:.4g}, {proof})"
+
 
 def certify(
-    model: nn.Module, images: Tensor, *, precision: str = "float64", batch_size: int = 256
+    model: nn.Module, images: "Images", *, precision: str = "float64", batch_size: int = 256
 ) -> Certificates:
     r"""Certify the predictions of a model, each with its own radius in l2.
 
@@ -73,7 +86,8 @@ def certify(
 
     Args:
         model: an `nn.Sequential` of holdfast's layers that ends in a head.
-        images: (N, C, H, W), float32 or float64 pixels in [0, 1].
+        images: a tensor (N, C, H, W), float32 or float64 pixels in [0, 1]; or a numpy array, a PIL image or a
+            list of such, in which uint8 means 0 to 255 and channels may come last (`certify.images`).
         precision: "float64" or "float32".
         batch_size: images that are in memory at once.
 
@@ -87,6 +101,7 @@ def certify(
         raise ArgumentError(f"batch_size: expected a positive integer, got {batch_size!r}")
     choose("precision", precision, PRECISIONS)
     model = unwrap(model)
+    images = as_batch(images, input_shape_of(model) if hasattr(model, "config") else None)
     check_images(model, images)
     if not isinstance(model, nn.Sequential) or not isinstance(next(reversed(model), None), nn.Linear):
         find_head(model)

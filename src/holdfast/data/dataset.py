@@ -30,6 +30,8 @@ class Dataset:
     >>> tiny = Dataset("tiny", images, torch.tensor([0, 1]), ("cat", "dog"))
     >>> len(tiny), tiny.num_classes, tiny.image_shape
     (2, 2, (3, 4, 4))
+    >>> tiny
+    Dataset('tiny', train: 2 images of shape (3, 4, 4), 2 classes)
     """
 
     name: str
@@ -57,6 +59,12 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {self.split}: {len(self)} images of shape {self.image_shape}, "
+            f"{self.num_classes} classes)"
+        )
 
     @property
     def num_classes(self) -> int:

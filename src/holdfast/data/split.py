@@ -19,6 +19,9 @@ class HeldOut(NamedTuple):
     train: Tensor
     validation: Tensor
 
+    def __repr__(self) -> str:
+        return f"HeldOut(train: {len(self.train)} images, validation: {len(self.validation)} images)"
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of both lists; a run records it and a resume compares it."""
