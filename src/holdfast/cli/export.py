@@ -1,0 +1,67 @@
+"""holdfast export: a network as ONNX, for programs that do not run Python or torch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.class_names import class_names
+from holdfast.cli.completion import shipped_names
+from holdfast.cli.console import print_json, say
+from holdfast.cli.network import find_network
+
+EXAMPLES = """
+Examples:
+
+holdfast export runs/a --onnx model.onnx
+
+holdfast export runs/a --weights best --onnx best.onnx --json
+
+holdfast export --zoo lipconvnet5-cifar10 --onnx cifar10.onnx
+"""
+
+
+def export(
+    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
+    named: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
+    ] = None,
+    zoo: Annotated[
+        str | None,
+        typer.Option("--zoo", help="A network that ships with holdfast.", autocompletion=shipped_names),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
+    ] = "last",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Write the frozen network as ONNX in plain operators, with what certifies its predictions again."""
+    source = find_network(named, zoo, weights)
+
+    from holdfast.export import export_onnx
+    from holdfast.models.storage import load
+
+    network = load(source.file)
+    written = export_onnx(network, onnx, classes=class_names(source.data, network.config.num_classes))
+    if as_json:
+        print_json(
+            {
+                "onnx": str(written.path),
+                "bytes": written.size,
+                "lipschitz": written.lipschitz,
+                "difference": written.difference,
+                "input_shape": list(network.config.input_shape),
+                "classes": network.config.num_classes,
+            }
+        )
+        return
+    say(
+        f"{written.path}: {written.size / 1e6:.1f} MB, plain operators, batches of any length of images "
+        f"{network.config.input_shape}"
+    )
+    say(f"Proved Lipschitz bound {written.lipschitz:.9g}, stored in it with the distances between classes")
+    say(f"Its float32 logits differ from float64 by at most {written.difference:.1e} on trial images")
+    say(f'Certify with it: hf.export.load("{written.path}").certify(images), measured and not proved')
+
+
+export.__doc__ = f"{export.__doc__}\n{EXAMPLES}"

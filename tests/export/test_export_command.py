@@ -1,0 +1,77 @@
+"""holdfast export: from a run to a file that certifies."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast as hf
+from holdfast.cli import main
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """What is left of a run when only its network is looked at."""
+    torch.manual_seed(0)
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    hf.save(
+        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "model.safetensors"
+    )
+    (folder / "config.toml").write_text('data = "digits"\n')
+    return folder
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+    return main()
+
+
+def test_a_run_becomes_a_file(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.onnx"
+    assert command(monkeypatch, "export", run, "--onnx", file) == 0
+    said = capsys.readouterr().out
+    assert "Proved Lipschitz bound" in said
+    assert "measured and not proved" in said
+    exported = hf.export.load(file)
+    assert exported.metadata.classes == tuple("0123456789")
+    images = hf.data.to_float(hf.data.load("digits", split="test").images[:20])
+    expected = hf.certify(hf.load(run / "model.safetensors"), images)
+    torch.testing.assert_close(exported.certify(images).radius, expected.radius, rtol=0, atol=1e-4)
+
+
+def test_json(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "export", run, "--onnx", tmp_path / "b.onnx", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes"] == (tmp_path / "b.onnx").stat().st_size
+    assert found["difference"] < 1e-4
+    assert (found["input_shape"], found["classes"]) == ([1, 8, 8], 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "runs/a"], "Missing option '--onnx'"),
+        (["export", "--onnx", "a.onnx"], "RUN: expected the folder of a run"),
+        (["export", "runs/nothing", "--onnx", "a.onnx"], "no such run"),
+        (["export", "runs/a", "--onnx", "nowhere/a.onnx"], "nowhere/a.onnx: cannot write there"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    run: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(run.parents[1])
+    assert command(monkeypatch, *arguments) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert len(said.splitlines()) == 1
