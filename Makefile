@@ -10,10 +10,11 @@ demo: $(VENV)/.installed
 	$(BIN)/holdfast demo --out runs/demo
 
 test: $(VENV)/.installed-all
+	@command -v chromium >/dev/null || echo "chromium is not installed, so the explorer is not tested in a browser"
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.installed-all
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -rs
 
 check: $(VENV)/.installed-all
 	$(BIN)/ruff check

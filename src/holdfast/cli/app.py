@@ -13,6 +13,8 @@ from holdfast.cli.certify import certify
 from holdfast.cli.console import complain
 from holdfast.cli.data import data_app
 from holdfast.cli.demo import demo
+from holdfast.cli.explore import explore
+from holdfast.cli.export import export
 from holdfast.cli.report import report
 from holdfast.cli.reproduce import reproduce
 from holdfast.cli.train import train
@@ -56,6 +58,8 @@ for name, function, panel, text in (
     ("audit", audit, "Networks", None),
     ("verify", verify, "Networks", None),
     ("report", report, "Networks", None),
+    ("explore", explore, "Networks", None),
+    ("export", export, "Networks", None),
     ("reproduce", reproduce, "Evidence", None),
     ("bench", bench, "Evidence", BENCH_HELP),
 ):

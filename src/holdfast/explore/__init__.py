@@ -1,0 +1,1 @@
+"""The explorer: one image, its certificate, the nearest attack, and what lies between them."""

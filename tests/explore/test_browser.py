@@ -1,0 +1,256 @@
+"""The page in a real browser: load, choose, upload, drag, wrong file. Pictures of it stay in artefacts/."""
+
+import importlib.util
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from PIL import Image
+
+from holdfast.data import Dataset
+from holdfast.explore.state import FLIP_STEP, LAST_STEP
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ARTEFACTS = Path(__file__).parents[2] / "artefacts"
+CHROMIUM = shutil.which("chromium")
+MISSING = [
+    *(name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None),
+    *([] if CHROMIUM else ["chromium (apt-get install chromium)"]),
+]
+START_SECONDS, ANSWER_MILLISECONDS = 120, 20_000
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"the explorer's browser tests need {', '.join(MISSING)}"),
+]
+
+
+class Server(NamedTuple):
+    """The command as a user starts it."""
+
+    process: subprocess.Popen[str]
+    address: str
+    uploads: Path
+
+
+@pytest.fixture(scope="module")
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("tmp")
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "holdfast", "explore", str(run), "--port", str(port)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        yield Server(process, _address(process), folder)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    """Where the page is, as soon as the command says it."""
+    assert process.stdout is not None
+    said, end = "", time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        if select.select([process.stdout], [], [], 1)[0]:
+            line = process.stdout.readline()
+            said += line
+            if found := re.search(r"Open (http://\S+) in", line):
+                return found.group(1)
+            if not line:
+                break
+    raise AssertionError(f"the page did not start: {said}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: "Browser", server: Server) -> Iterator["Page"]:
+    """The page, loaded, with its first image; fails if it asked anybody but the command or had an error."""
+    page = browser.new_page(viewport={"width": 1360, "height": 1000})
+    page.set_default_timeout(ANSWER_MILLISECONDS)
+    asked: list[str] = []
+    faults: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(server.address)
+    page.wait_for_selector("#hf-radius")
+    yield page
+    page.close()
+    own = (server.address, "data:", "blob:")
+    assert [url for url in asked if not url.startswith(own)] == []
+    assert faults == []
+
+
+def slide(page: "Page", share: float) -> None:
+    """Take the thumb where it is and drag it to a share of the slider, with the mouse."""
+    slider = page.locator("#hf-slider")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    assert box is not None
+    thumb = 16
+    at, middle = int(slider.input_value()) / LAST_STEP, box["y"] + box["height"] / 2
+    places = [box["x"] + thumb / 2 + (box["width"] - thumb) * where for where in (at, share)]
+    page.mouse.move(places[0], middle)
+    page.mouse.down()
+    page.mouse.move(places[1], middle, steps=10)
+    page.mouse.up()
+
+
+def canvas_pixels(page: "Page") -> list[int]:
+    """Red of every pixel of the picture at the slider."""
+    pixels: list[int] = page.evaluate(
+        """() => { const c = document.querySelector(".hf-way canvas");
+        const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+        return Array.from(d).filter((_, k) => k % 4 === 0); }"""
+    )
+    return pixels
+
+
+def test_load(page: "Page", digits: Dataset) -> None:
+    assert page.title() == "digits-tiny · holdfast"
+    assert page.locator("#hf-head h1").inner_text() == "digits-tiny on digits"
+    label = digits.classes[int(digits.labels[0])]
+    assert page.locator("#hf-panel h2").inner_text() == f"Test image 0: {label}"
+    assert page.locator("#hf-gallery img").count() == 24
+    radius, distance = (float(page.locator(name).inner_text()) for name in ("#hf-radius", "#hf-distance"))
+    assert 0 < radius < distance
+    assert canvas_pixels(page) == digits.images[0].flatten().tolist()
+    slide(page, 0.45)
+    ARTEFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTEFACTS / "explore.png", full_page=True)
+
+
+def test_choose_by_picture_and_by_index(page: "Page") -> None:
+    page.locator("#hf-gallery button:has(img)").nth(5).click()
+    page.wait_for_selector("h2:has-text('Test image 5:')")
+    page.locator("#hf-more").click()
+    page.wait_for_timeout(1000)
+    page.locator("#hf-gallery button:has(img)").nth(1).click()
+    page.wait_for_selector("h2:has-text('Test image 25:')")
+    page.locator("#hf-index input").fill("77")
+    page.locator("#hf-index input").press("Enter")
+    page.wait_for_selector("h2:has-text('Test image 77:')")
+    page.locator("#hf-index input").fill("360")
+    page.locator("#hf-index input").press("Enter")
+    page.wait_for_selector("#hf-message >> text=expected a whole number from 0 to 359, got 360")
+    assert "Test image 77:" in page.locator("#hf-panel h2").inner_text()
+
+
+def test_choose_by_radius_and_class(page: "Page") -> None:
+    def radius_after(order: str) -> float:
+        before = page.locator("#hf-panel h2").inner_text()
+        page.locator("#hf-order input").click()
+        page.get_by_role("option", name=order, exact=True).click()
+        page.wait_for_function("t => document.querySelector('#hf-panel h2')?.innerText !== t", arg=before)
+        return float(page.locator("#hf-radius").inner_text())
+
+    assert radius_after("smallest radius") < radius_after("largest radius")
+    page.locator("#hf-class input").click()
+    page.get_by_role("option", name="7", exact=True).click()
+    page.wait_for_selector("h2:text-matches('Test image [0-9]+: 7$')")
+    radius_after("wrong")
+    assert page.locator("#hf-panel .hf-bad").inner_text() == "wrong: it is 7"
+
+
+def test_drag_the_slider(page: "Page", digits: Dataset) -> None:
+    here, way = page.locator("#hf-here"), page.locator(".hf-way")
+    assert "the image itself" in here.inner_text()
+    prediction = page.locator("#hf-prediction").inner_text()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    slide(page, 0.1)
+    assert f"{prediction} at " in here.inner_text()
+    assert "certified: no label can change here" in here.inner_text()
+    assert way.get_attribute("data-zone") == "safe"
+    slide(page, (FLIP_STEP - 2) / LAST_STEP)
+    assert "beyond the certificate, same label" in here.inner_text()
+    assert canvas_pixels(page) != digits.images[0].flatten().tolist()
+    slide(page, 1.0)
+    assert "the label has flipped" in here.inner_text()
+    assert way.get_attribute("data-zone") == "flipped"
+    assert not here.inner_text().startswith(prediction)
+    cursor = page.locator(".hf-cursor").get_attribute("transform")
+    assert cursor is not None
+    assert cursor.startswith("translate(626")
+    assert asked == []  # the way is in the page
+
+
+def test_at_the_flip_the_canvas_is_the_attack(page: "Page") -> None:
+    page.locator("#hf-slider").focus()
+    for _ in range(FLIP_STEP):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("#hf-slider").input_value() == str(FLIP_STEP)
+    shown: list[int] = page.evaluate(
+        """async () => { const i = document.querySelector("#hf-adversary");
+        const c = document.createElement("canvas"); c.width = i.naturalWidth; c.height = i.naturalHeight;
+        const x = c.getContext("2d"); x.drawImage(i, 0, 0);
+        return Array.from(x.getImageData(0, 0, c.width, c.height).data).filter((_, k) => k % 4 === 0); }"""
+    )
+    # Browsers round halves to even, and the change is float32.
+    assert canvas_pixels(page) == pytest.approx(shown, abs=1)
+
+
+def test_upload_and_wrong_file(page: "Page", tmp_path: Path, server: Server) -> None:
+    drop = page.locator("#hf-file input[type=file]")
+    Image.new("RGB", (40, 30), (90, 160, 60)).save(tmp_path / "meadow.png")
+    drop.set_input_files(tmp_path / "meadow.png")
+    page.wait_for_selector("h2:has-text('meadow.png')")
+    assert "resized from 40x30 to 8x8" in page.locator("#hf-panel").inner_text()
+    (tmp_path / "notes.txt").write_text("no picture at all")
+    page.wait_for_selector("#hf-file input[type=file]", state="attached")
+    drop.set_input_files(tmp_path / "notes.txt")
+    page.wait_for_selector("#hf-message p")
+    assert page.locator("#hf-message").inner_text().strip() == (
+        "notes.txt cannot be read as a picture; please drop a PNG, JPEG or WebP file."
+    )
+    assert page.locator("#hf-panel h2").inner_text() == "meadow.png"
+    page.screenshot(path=ARTEFACTS / "explore-wrong-file.png", full_page=True)
+    page.locator("#hf-gallery button:has(img)").nth(3).click()
+    page.wait_for_selector("h2:has-text('Test image 3:')")
+    assert page.locator("#hf-message p").count() == 0
+    assert list(server.uploads.glob("holdfast-explore-*/**/meadow.png"))
+
+
+def test_a_narrow_dark_screen(browser: "Browser", server: Server) -> None:
+    page = browser.new_page(viewport={"width": 420, "height": 900}, color_scheme="dark")
+    page.set_default_timeout(ANSWER_MILLISECONDS)
+    page.goto(server.address)
+    page.wait_for_selector("#hf-radius")
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    page.screenshot(path=ARTEFACTS / "explore-narrow.png", full_page=True)
+    page.close()
+    assert overflow <= 0
+
+
+def test_stops_cleanly_and_keeps_nothing(server: Server) -> None:
+    """The last test of this file: it ends the command, as Ctrl-C would."""
+    server.process.send_signal(signal.SIGINT)
+    said, _ = server.process.communicate(timeout=30)
+    assert server.process.returncode == 0
+    assert said.strip().endswith("The page is closed.")
+    assert list(server.uploads.glob("holdfast-explore-*")) == []
