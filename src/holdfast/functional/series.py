@@ -54,7 +54,7 @@ def _families() -> dict[str, Family]:
             dict.fromkeys(sizes, evaluation),
             # Power iteration ends a little below the norm; one hundredth of the interval is kept free for
             # that.
-            dict.fromkeys(sizes, evaluation.radius / 1.01),
+            dict.fromkeys(sizes, evaluation.radius / 1.05),
             by_operator_norm=True,
         ),
         "exponential": Family(

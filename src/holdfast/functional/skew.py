@@ -41,21 +41,23 @@ class _SkewTaps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.dtype = weight.dtype
-        taps = weight.to(dtype, copy=True)
-        taps[0] = _twice_skew_part(weight[0]).div_(sqrt(2))
-        return taps
+        return _with_skew_centre(weight, dtype)
 
     @staticmethod
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        result = grad.to(ctx.dtype, copy=True)
-        result[0] = _twice_skew_part(result[0]).div_(sqrt(2))
-        return result, None
+        return _with_skew_centre(grad, ctx.dtype), None
 
 
-def _twice_skew_part(matrix: Tensor) -> Tensor:
-    """M - M^T. A transposed copy is blocked by cache lines, elementwise reads of a transpose are not."""
-    return matrix - matrix.T.contiguous()
+def _with_skew_centre(taps: Tensor, dtype: torch.dtype) -> Tensor:
+    """The taps in another dtype, with (M - M^T) / sqrt(2) in place of the centre M: a symmetric map."""
+    result = torch.empty_like(taps, dtype=dtype)
+    # The lower of the two precisions is enough, exact negation keeps the result skew, and a transposed copy is
+    # blocked by cache lines where elementwise reads of a transpose are not.
+    centre = taps[0].to(dtype) if dtype.itemsize < taps.dtype.itemsize else taps[0]
+    result[0] = (centre - centre.T.contiguous()).mul_(sqrt(0.5))
+    result[1:] = taps[1:]
+    return result
 
 
 def kernel_from_taps(taps: Tensor) -> Tensor:

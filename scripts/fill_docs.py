@@ -1,0 +1,172 @@
+"""Writes the generated parts of README.md and docs/, so that every measured number there comes from a record.
+
+    python scripts/fill_docs.py            # rewrite the parts between the marks
+    python scripts/fill_docs.py --check    # name the files that are out of date, and exit with 1
+
+A part stands between `<!-- generated:NAME -->` and `<!-- /generated -->`.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SPEED = ROOT / "benchmarks/results/speed.json"
+DEMO = ROOT / "docs/pictures/demo.json"
+PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+
+
+def speed(record: Path = SPEED) -> str:
+    """Every line of the speed table with its contenders."""
+    data = _read(record)
+    if data is None:
+        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+    rows = []
+    for line in data["lines"]:
+        timings = line["timings"]
+        for number, timing in enumerate(timings):
+            low = line["precision"] == "bf16" and "fp32" not in timing["name"]
+            share = timing["gflops"] / data["peak_gflops"]["bf16" if low else "fp32"]
+            last = number == len(timings) - 1
+            rows.append(
+                [
+                    line["title"] if number == 0 else "",
+                    timing["name"],
+                    _rate(timing["images_per_second"]),
+                    f"{timing['gflops']:,.0f}",
+                    f"{share:.0%}",
+                    f"{line['ratio']:.2f}" if last else "",
+                ]
+            )
+        if not timings:
+            rows.append([line["title"], line["note"], "", "", "", f"{line['ratio']:.2f}"])
+    table = _table(["work", "contender", "images/s", "GFLOP/s", "of peak", "ratio"], rows, numbers=4)
+    noted = [line for line in data["lines"] if line["timings"] and line["note"]]
+    notes = "\n".join(f"- {_capital(line['title'])}: {line['note']}." for line in noted)
+    return "\n\n".join(part for part in (_machine(data), table, notes, _scaling(data)) if part)
+
+
+def speed_summary(record: Path = SPEED) -> str:
+    """The lines that compare with the paper's formulation, one row each."""
+    data = _read(record)
+    if data is None:
+        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+    rows = [
+        [
+            line["title"].replace(", SOC + hh1", ""),
+            _rate(line["timings"][0]["images_per_second"]),
+            _rate(line["timings"][-1]["images_per_second"]),
+            f"{line['ratio']:.1f}x",
+        ]
+        for line in data["lines"]
+        if line["key"].startswith(("train-", "certify-"))
+    ]
+    memory = [
+        f"{_capital(line['title'])}: {line['note']}."
+        for line in data["lines"]
+        if line["key"].startswith("memory")
+    ]
+    table = _table(["images per second", "the paper's formulation", "holdfast", ""], rows, numbers=3)
+    return "\n\n".join([table, " ".join([_machine(data), *memory])])
+
+
+def demo(record: Path = DEMO) -> str:
+    """What the demonstration found, in words."""
+    data = _read(record)
+    if data is None:
+        raise SystemExit(f"{record}: no such record; make it with python scripts/make_pictures.py")
+    certified = ", ".join(f"{share:.1%} at {radius}" for radius, share in data["certified"].items())
+    return (
+        f"On {data['images']} digits that the network has never seen, {data['standard']:.1%} of its "
+        f"predictions are right; right and certified are {certified}. The median radius is "
+        f"{data['median_radius']:.2f}. The attacks tried {data['points_tried']:,} points and broke "
+        f"{data['broken']} of {data['certified_images']} certificates. All of it took {data['seconds']:.0f} "
+        f"seconds ({data['machine']})."
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {"speed": speed, "speed-summary": speed_summary, "demo": demo}
+
+
+def fill(text: str) -> str:
+    """The text with all its generated parts made anew."""
+
+    def part(found: re.Match[str]) -> str:
+        if found[2] not in PARTS:
+            raise SystemExit(f"generated:{found[2]}: expected one of {', '.join(PARTS)}")
+        return f"{found[1]}{PARTS[found[2]]()}\n{found[3]}"
+
+    return PART.sub(part, text)
+
+
+def pages() -> list[Path]:
+    """The files that may have generated parts."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def stale() -> dict[Path, str]:
+    """What should stand in the files that are out of date."""
+    made = {path: (path.read_text(), fill(path.read_text())) for path in pages()}
+    return {path: new for path, (old, new) in made.items() if new != old}
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite, or check."""
+    check = arguments == ["--check"]
+    if arguments and not check:
+        raise SystemExit(f"expected --check or nothing, got {' '.join(arguments)}")
+    changed = stale()
+    for path, text in changed.items():
+        print(f"{'out of date' if check else 'wrote'}: {path.relative_to(ROOT)}")
+        if not check:
+            path.write_text(text)
+    return int(check and bool(changed))
+
+
+def _read(record: Path) -> dict[str, Any] | None:
+    return json.loads(record.read_text()) if record.exists() else None
+
+
+def _machine(data: dict[str, Any]) -> str:
+    about, peak = data["machine"], data["peak_gflops"]
+    repetitions = max(timing["repetitions"] for line in data["lines"] for timing in line["timings"])
+    return (
+        f"Measured on {about['time'].split()[0]}: {about['cpu']}, {about['threads']} threads, torch "
+        f"{about['torch']}; peak {peak['fp32']:,.0f} GFLOP/s in fp32 and {peak['bf16']:,.0f} in bf16; "
+        f"medians of up to {repetitions} repetitions, in turns."
+    )
+
+
+def _scaling(data: dict[str, Any]) -> str:
+    if not data["scaling"]:
+        return ""
+    titles = {"depth": "depth, at batch 128", "batch": "batch, LipConvnet-5"}
+    tables = [
+        _table(
+            [titles[kind], *points],
+            [["ms per image", *(f"{value:.3g}" for value in points.values())]],
+            numbers=len(points),
+        )
+        for kind, points in data["scaling"].items()
+    ]
+    return "\n\n".join(["Certified inference of the frozen network:", *tables])
+
+
+def _table(head: list[str], rows: Iterable[list[str]], numbers: int) -> str:
+    rule = ["---"] * (len(head) - numbers) + ["--:"] * numbers
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
