@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.allocator import keep_freed_memory
+
 HELP = """Measure speed on this machine, against the paper's own formulation of the same work.
 
 Contenders take turns, ratios are of medians. Takes about ten minutes on two cores.
@@ -37,6 +39,7 @@ def bench(
     from holdfast.benchmarks.plot import plot
     from holdfast.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
 
+    keep_freed_memory()  # for all contenders alike
     console = Console()
     if threads is not None:
         torch.set_num_threads(threads)

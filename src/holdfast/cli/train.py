@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli.allocator import keep_freed_memory
 from holdfast.training.config import TrainConfig
 
 DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
@@ -115,6 +116,8 @@ def train(
 
     from holdfast.training.loop import train as run
     from holdfast.training.progress import for_terminal
+
+    keep_freed_memory()
 
     run(options, out, resume=resume, progress=for_terminal())
 
