@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
     from holdfast.certify.estimate import lipschitz_estimate
     from holdfast.certify.radii import Certificates, certify
+    from holdfast.estimator import RobustClassifier
     from holdfast.models.freezing import freeze
     from holdfast.models.lipconvnet import LipConvnet, lipconvnet
     from holdfast.models.storage import load, save
@@ -50,6 +51,7 @@ __all__ = [
     "NormalizedLinear",
     "OrthogonalHead",
     "OrthogonalLinear",
+    "RobustClassifier",
     "__version__",
     "certified_accuracy",
     "certified_curve",
@@ -83,6 +85,7 @@ _HOMES = {
     "NormalizedLinear": "nn.heads",
     "OrthogonalHead": "nn.heads",
     "OrthogonalLinear": "nn.linear",
+    "RobustClassifier": "estimator",
     "SOC": "nn.soc",
     "certified_accuracy": "certify.curve",
     "certified_curve": "certify.curve",
@@ -101,6 +104,7 @@ _PACKAGES = (
     "certify",  # called, this package is the function of its name: see there
     "data",
     "errors",
+    "export",
     "functional",
     "models",
     "nn",

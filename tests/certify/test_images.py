@@ -196,7 +196,7 @@ def test_a_model_that_does_not_say_its_images() -> None:
 )  # fmt: skip
 def test_what_certify_refuses(model: nn.Module, images: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        hf.certify(model, images)
+        hf.certify(model, images)  # type: ignore[arg-type]
 
 
 def test_short_forms(model: nn.Module) -> None:

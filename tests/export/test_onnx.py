@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -165,19 +166,18 @@ def test_a_short_form(file: Path) -> None:
 def recipe() -> str:
     """The recipe of docs/export.md that needs no holdfast."""
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-    return next(
-        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import onnxruntime" in block
-    )
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return next(block for block in blocks if "import onnxruntime" in block)
 
 
 def test_the_recipe_of_the_documentation(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "holdfast as" not in recipe()
     monkeypatch.chdir(file.parent)
     images = some_images()
-    names: dict[str, object] = {"images": images.numpy()}
+    names: dict[str, Any] = {"images": images.numpy()}
     exec(compile(recipe(), "docs/export.md", "exec"), names)
     expected = hf.export.load(file).certify(images)
-    np.testing.assert_allclose(names["radius"], expected.radius.numpy(), rtol=1e-9)  # type: ignore[arg-type]
+    np.testing.assert_allclose(names["radius"], expected.radius.numpy(), rtol=1e-9)
     assert (expected.radius > 0).any()
 
 

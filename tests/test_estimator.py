@@ -1,0 +1,241 @@
+"""RobustClassifier: scikit-learn's own checks, pictures and rows, units, and certificates that hold."""
+
+import pickle
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import holdfast as hf
+from holdfast.errors import ArgumentError
+from holdfast.estimator import RobustClassifier
+
+TINY: dict[str, Any] = {"width": 4, "epochs": 5, "batch_size": 32, "random_state": 0}
+
+
+@parametrize_with_checks([RobustClassifier(value_range="data", width=4, epochs=8, batch_size=32, lr=0.5)])
+def test_the_checks_of_scikit_learn(estimator: RobustClassifier, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Some handwritten digits, (N, 8, 8), 0 to 16."""
+    found = load_digits()
+    return found.images[:200], found.target[:200]
+
+
+@pytest.fixture(scope="module")
+def fitted(digits: tuple[np.ndarray, np.ndarray]) -> RobustClassifier:
+    images, labels = digits
+    names = np.array([f"digit {label}" for label in labels])
+    return RobustClassifier(**TINY).fit(images / 16, names)
+
+
+def test_it_learns(fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = digits
+    names = [f"digit {label}" for label in labels]
+    assert fitted.score(images / 16, names) > 0.5
+    assert fitted.predict(images[:2] / 16).dtype.kind == "U"
+    assert list(fitted.classes_) == [f"digit {number}" for number in range(10)]
+    proba = fitted.predict_proba(images[:3] / 16)
+    assert proba.shape == (3, 10)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+
+
+def test_certificates_are_those_of_its_network(
+    fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    pixels = digits[0][:30] / 16
+    found = fitted.certify(pixels)
+    expected = hf.certify(fitted.model_, torch.from_numpy(pixels)[:, None])
+    assert torch.equal(found.radius, expected.radius)
+    assert found.proved
+    positive = found.radius.numpy() > 0
+    predicted = fitted.classes_[found.prediction.numpy()]
+    assert positive.any()
+    assert (fitted.predict(pixels)[positive] == predicted[positive]).all()
+
+
+def test_no_sample_in_the_ball_is_classified_otherwise(
+    fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    pixels = torch.from_numpy(digits[0][:30] / 16)
+    found = fitted.certify(pixels.numpy())
+    # Straight down the margin to the binding class, the shortest way out for a network that is almost linear.
+    x = pixels[:, None].clone().requires_grad_()
+    logits = fitted.frozen_(x)
+    margin = logits.gather(1, found.prediction[:, None]) - logits.gather(1, found.runner_up[:, None])
+    (gradient,) = torch.autograd.grad(margin.sum(), x)
+    step = gradient[:, 0] / gradient[:, 0].flatten(1).norm(dim=1).view(-1, 1, 1)
+    pushed = pixels - 0.9999 * found.radius.view(-1, 1, 1) * step
+    inside = (pushed - pixels).flatten(1).norm(dim=1) < found.radius
+    assert inside.any()
+    with torch.no_grad():
+        after = fitted.frozen_(pushed[:, None]).argmax(1)
+    assert torch.equal(after[inside], found.prediction[inside])
+
+
+def test_certified_score_counts_what_is_right_and_certified(
+    fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    images, labels = digits[0] / 16, np.array([f"digit {label}" for label in digits[1]])
+    found = fitted.certify(images)
+    right = torch.from_numpy(fitted.classes_[found.prediction.numpy()] == labels)
+    expected = (right & (found.radius > 0.1)).double().mean()
+    assert fitted.certified_score(images, labels, radius=0.1) == pytest.approx(float(expected))
+    assert fitted.certified_score(images, labels, 0) >= fitted.certified_score(images, labels)
+
+
+def test_uint8_and_floats_are_the_same_images(
+    fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    levels = (digits[0][:20] * 15).astype(np.uint8)
+    floats = hf.data.to_float(torch.from_numpy(levels)).numpy()
+    assert torch.equal(fitted.certify(levels).radius, fitted.certify(floats).radius)
+    flat = floats.reshape(20, -1)
+    assert (fitted.decision_function(flat) == fitted.decision_function(floats)).all()
+
+
+def test_radii_are_in_the_units_of_the_range(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = digits
+    plain = RobustClassifier(**TINY).fit(images / 16, labels)
+    scaled = RobustClassifier(value_range=(0, 16), **TINY).fit(images, labels)
+    assert (scaled.decision_function(images) == plain.decision_function(images / 16)).all()
+    mine, theirs = scaled.certify(images), plain.certify(images / 16)
+    torch.testing.assert_close(mine.radius, 16 * theirs.radius, rtol=1e-12, atol=1e-12)
+    assert (mine.radius < 16 * theirs.radius).all()
+    assert mine.lipschitz == pytest.approx(theirs.lipschitz / 16)
+    data = RobustClassifier(value_range="data", **TINY).fit(images, labels)
+    assert data.range_ == (0, 16)
+
+
+def test_what_is_beyond_the_range_is_clipped(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = digits
+    model = RobustClassifier(value_range=(4, 12), **TINY).fit(images, labels)
+    assert (model.decision_function(images) == model.decision_function(images.clip(4, 12))).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "channels"),
+    [
+        *(((7,), 4, 1), ((4,), 2, 1), ((64,), 8, 1), ((1,), 2, 1)),
+        *(((5, 3), 6, 1), ((4, 4, 3), 4, 3), ((2, 6, 2), 6, 2)),
+    ],
+)
+def test_samples_of_every_shape_keep_their_distances(
+    shape: tuple[int, ...], side: int, channels: int
+) -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.random((12, *shape))
+    model = RobustClassifier(**TINY | {"epochs": 1}).fit(samples, np.arange(12) % 2)
+    assert model.model_.config.input_shape == (channels, side, side)
+    assert model.n_features_in_ == np.prod(shape)
+    pixels = model._pixels(samples.reshape(12, -1))
+    apart = torch.cdist(pixels.flatten(1), pixels.flatten(1))
+    flat = torch.from_numpy(samples.reshape(12, -1))
+    torch.testing.assert_close(apart, torch.cdist(flat, flat))
+    assert len(model.certify(samples)) == 12
+
+
+def test_flat_rows_with_an_image_shape() -> None:
+    samples = np.random.default_rng(0).random((10, 4, 4, 3))
+    labels = np.arange(10) % 2
+    settings = TINY | {"epochs": 1}
+    images = RobustClassifier(**settings).fit(samples, labels)
+    rows = RobustClassifier(image_shape=(4, 4, 3), **settings).fit(samples.reshape(10, -1), labels)
+    assert (images.decision_function(samples) == rows.decision_function(samples.reshape(10, -1))).all()
+
+
+def test_the_same_bits_and_nobody_elses_random_numbers(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = digits[0][:60] / 16, digits[1][:60]
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    one = RobustClassifier(**TINY).fit(images, labels)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]  # type: ignore[index]
+    torch.manual_seed(99)
+    two, three = clone(one).fit(images, labels), clone(one).set_params(random_state=1).fit(images, labels)
+    same = [torch.equal(a, b) for a, b in zip(one.model_.parameters(), two.model_.parameters(), strict=True)]
+    assert all(same)
+    assert not (one.decision_function(images) == three.decision_function(images)).all()
+
+
+def test_it_survives_a_pickle(fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]) -> None:
+    again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 (made in this line)
+    images = digits[0][:10] / 16
+    assert (again.decision_function(images) == fitted.decision_function(images)).all()
+    assert torch.equal(again.certify(images).radius, fitted.certify(images).radius)
+
+
+def test_in_a_search_and_in_a_pipeline(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = digits[0][:60].reshape(60, -1), digits[1][:60] % 2
+    pipeline = make_pipeline(FunctionTransformer(lambda x: x / 16), RobustClassifier(**TINY | {"epochs": 1}))
+    grid = {"robustclassifier__width": np.array([2, 4]), "robustclassifier__gamma": np.array([0.0, 0.5])}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(images, labels)
+    assert search.best_params_["robustclassifier__width"] in (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    [
+        ({}, (6, 4, 4), r"X: expected uint8, or numbers from 0 to 1, got float64 .* value_range=\("),
+        ({"value_range": "dat"}, (6, 4, 4), "value_range: expected .* got 'dat'"),
+        ({"value_range": (1, 0)}, (6, 4, 4), r"value_range: expected .* got \(1, 0\)"),
+        ({"value_range": (0, 99), "image_shape": (4, 5)}, (6, 16), r"image_shape: .* got \(4, 5\)"),
+        ({"value_range": (0, 99), "image_shape": (8, 2)}, (6, 4, 4), r"shape \(4, 4\), got \(8, 2\)"),
+        ({"value_range": (0, 99)}, (6, 3, 8, 8), r"channels last, got \(3, 8, 8\); use np.moveaxis"),
+        ({"value_range": (0, 99)}, (6, 2, 2, 2, 2), r"channels last, got \(2, 2, 2, 2\)"),
+        ({"value_range": (0, 99), "conv": "sco"}, (6, 4, 4), "conv: .* did you mean 'soc'"),
+        ({"value_range": (0, 99), "lr": -1.0}, (6, 4, 4), "lr: expected a number above 0, got -1.0"),
+    ],
+)  # fmt: skip
+def test_what_fit_refuses(settings: dict[str, Any], shape: tuple[int, ...], message: str) -> None:
+    samples = 50 * np.random.default_rng(0).random(shape)
+    with pytest.raises(ArgumentError, match=message):
+        RobustClassifier(**TINY | settings).fit(samples, [0, 1] * 3)
+
+
+def test_what_predict_refuses(fitted: RobustClassifier) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"X: expected samples of shape \(8, 8\), as in fit, got shape \(4, 16\)"
+    ):
+        fitted.predict(np.zeros((2, 4, 16)))
+    with pytest.raises(
+        ArgumentError, match=r"X: expected uint8, or numbers from 0 to 1, got float64 from 2 to 2"
+    ):
+        fitted.certify(np.full((2, 8, 8), 2.0))
+    with pytest.raises(NotFittedError):
+        RobustClassifier().certify(np.zeros((2, 8, 8)))
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="y: expected at least 2 classes, got 1 class"):
+        RobustClassifier(**TINY).fit(np.zeros((3, 4, 4)), [7, 7, 7])
+
+
+@pytest.mark.slow
+def test_importing_holdfast_costs_little_more_than_torch() -> None:
+    code = (
+        "import time, torch; start = time.perf_counter(); import holdfast as hf; hf.certify, hf.lipconvnet; "
+        "print(time.perf_counter() - start)"
+    )
+
+    def once() -> float:
+        return float(
+            subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+        )
+
+    # The best of several: other work on the machine only adds to it.
+    assert min(once() for _ in range(3)) < 0.3
