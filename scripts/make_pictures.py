@@ -57,7 +57,8 @@ def photograph(page: Path, picture: Path, width: int = 1000, height: int = 760) 
 
 def machine(environment: dict[str, object]) -> str:
     """Processor and threads, from what the run wrote."""
-    return f"{environment['cpu']}, {environment['threads']} threads"
+    threads = environment["threads"]
+    return f"{environment['cpu']}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _holdfast(*arguments: str) -> str:
