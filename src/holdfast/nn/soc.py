@@ -44,14 +44,14 @@ class SOC(OrthogonalConv2d):
 
     - ``series="isometric"``: p has the lowest degree that makes |p(iy)| close to 1 on the interval, with
       max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
-      Training and evaluation use the same p.
+      Evaluation has a higher degree than training, and turns by the same angles.
     - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
       times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp;
       in training a lower degree is used whose error is no larger than that of the paper's five Taylor terms.
 
     Guarantee:
-        1-Lipschitz for the isometric series, 1 + 2.42e-6 for the exponential, in evaluation and under zero
-        padding, up to what `lipschitz_bound` proves of the weights at hand.
+        1-Lipschitz in evaluation and under zero padding, proved by `lipschitz_bound` of the weights at hand:
+        every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for.
 
     Args:
         in_channels: channels of the input.
