@@ -52,8 +52,8 @@ class _SkewTaps(torch.autograd.Function):
 def _with_skew_centre(taps: Tensor, dtype: torch.dtype) -> Tensor:
     """The taps in another dtype, with (M - M^T) / sqrt(2) in place of the centre M: a symmetric map."""
     result = torch.empty_like(taps, dtype=dtype)
-    # The lower of the two precisions is enough, exact negation keeps the result skew, and a transposed copy is
-    # blocked by cache lines where elementwise reads of a transpose are not.
+    # The lower of the two precisions is enough, exact negation keeps the result skew, and a transposed copy
+    # is blocked by cache lines where elementwise reads of a transpose are not.
     centre = taps[0].to(dtype) if dtype.itemsize < taps.dtype.itemsize else taps[0]
     result[0] = (centre - centre.T.contiguous()).mul_(sqrt(0.5))
     result[1:] = taps[1:]

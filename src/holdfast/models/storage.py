@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import tempfile
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from holdfast import files
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
 from holdfast.nn.walk import unwrap
@@ -75,27 +75,19 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` such that a crash leaves the old file or the new one, never a part."""
+    """Put `content` at `path` such that a crash leaves the old file or the new one, never a part.
+
+    Raises:
+        CheckpointError: there is no such folder, it cannot be written to, or the disk is full.
+    """
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
+        files.write_atomically(path, content)
+    except FileNotFoundError as error:
         raise CheckpointError(
             f"{path}: cannot write there ({error.strerror}); create the folder first"
         ) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a saved network has the permissions of any other new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot write there ({error.strerror})") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def _locate(path: str | os.PathLike[str]) -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError
+from holdfast.files import write_atomically
 from holdfast.paper.budget import network_of
 from holdfast.paper.tables import COLUMNS, Network
 from holdfast.training.config import TrainConfig
-from holdfast.training.files import write_atomically
 from holdfast.training.metrics import ENVIRONMENT
 from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY, RunSummary

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.errors import DataError
+from holdfast.files import write_atomically
 from holdfast.paper.budget import budget_label
 from holdfast.paper.claims import claims_sheet
 from holdfast.paper.compare import by_network, compare
@@ -11,7 +12,6 @@ from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.render import Sheet, markdown
 from holdfast.paper.tables import COLUMNS, Network, networks, tables
 from holdfast.training.config import TrainConfig
-from holdfast.training.files import write_atomically
 from holdfast.training.metrics import read_metrics
 from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY

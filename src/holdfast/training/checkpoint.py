@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from holdfast.errors import CheckpointError, TrainingError
-from holdfast.training.files import write_atomically
+from holdfast.files import write_atomically
 
 FORMAT = "holdfast training checkpoint 1"
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.training.files import write_atomically
+from holdfast.files import write_atomically
 
 METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
+from holdfast.files import write_atomically
 from holdfast.training.checkpoint import Checkpoint, read_checkpoint
 from holdfast.training.config import TrainConfig
 from holdfast.training.devices import on_rank_zero
-from holdfast.training.files import write_atomically
 from holdfast.training.metrics import ENVIRONMENT, environment
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.training.files import write_atomically
+from holdfast.files import write_atomically
 
 SUMMARY = "summary.json"
 
