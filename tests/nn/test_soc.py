@@ -1,14 +1,17 @@
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import PAPER_ERROR
 from holdfast.functional.skew import transpose_kernel
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from holdfast.nn.soc import SOC
-from tests.contracts.dense import dense_matrix
+from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
+from tests.contracts.histories import HISTORIES
 from tests.reference.exponential import dense_convolution
 
 both_series = pytest.mark.parametrize("series", ["isometric", "exponential"])
@@ -171,3 +174,25 @@ def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None
         layer.weight *= size
         torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
     assert layer.lipschitz_bound((4, 4, 4)) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "stride", "shape"),
+    [(3, 3, 3, 1, (3, 4, 3)), (2, 8, 3, 2, (2, 4, 4)), (4, 2, 5, 1, (4, 3, 3)), (3, 5, 1, 2, (3, 2, 2))],
+)
+def test_the_exponential_series_keeps_the_contract_too(
+    history: Callable[..., nn.Module],
+    inputs: int,
+    outputs: int,
+    size: int,
+    stride: int,
+    shape: tuple[int, int, int],
+) -> None:
+    """The registry builds the isometric series; this is the contract's first law for the other one."""
+
+    def build() -> SOC:
+        return SOC(inputs, outputs, size, stride=stride, series="exponential")
+
+    jacobian = dense_jacobian(history(build, shape), shape)
+    assert worst_singular_value(jacobian) <= build().orthogonality_error + rounding(jacobian)
