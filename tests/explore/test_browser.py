@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from holdfast.data import Dataset
+from holdfast.explore.choices import Choices
 from holdfast.explore.state import FLIP_STEP, LAST_STEP
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def test_choose_by_picture_and_by_index(page: "Page") -> None:
     assert "Test image 77:" in page.locator("#hf-panel h2").inner_text()
 
 
-def test_choose_by_radius_and_class(page: "Page") -> None:
+def test_choose_by_radius_and_class(page: "Page", offered: Choices) -> None:
     def radius_after(order: str) -> float:
         before = page.locator("#hf-panel h2").inner_text()
         page.locator("#hf-order input").click()
@@ -171,10 +172,14 @@ def test_choose_by_radius_and_class(page: "Page") -> None:
 
     assert radius_after("smallest radius") < radius_after("largest radius")
     page.locator("#hf-class input").click()
-    page.get_by_role("option", name="7", exact=True).click()
-    page.wait_for_selector("h2:text-matches('Test image [0-9]+: 7$')")
+    # The surest mistake is the first of all and the first of its class; the largest radius is no mistake.
+    wrong = offered.pick("wrong")[0]
+    name = offered.images.classes[int(offered.images.labels[wrong])]
+    page.get_by_role("option", name=name, exact=True).click()
+    page.wait_for_selector(f"h2:text-matches('Test image [0-9]+: {name}$')")
     radius_after("wrong")
-    assert page.locator("#hf-panel .hf-bad").inner_text() == "wrong: it is 7"
+    assert page.locator("#hf-panel h2").inner_text() == f"Test image {wrong}: {name}"
+    assert page.locator("#hf-panel .hf-bad").inner_text() == f"wrong: it is {name}"
 
 
 def test_drag_the_slider(page: "Page", digits: Dataset) -> None:

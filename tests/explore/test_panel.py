@@ -42,11 +42,21 @@ def test_marks_stand_at_their_distances(made_up: Finding) -> None:
     assert plot.certificate is not None
     assert plot.certificate.x == pytest.approx(LEFT + (RIGHT - LEFT) * 0.2 / 0.45)
     assert plot.flip.x == pytest.approx(LEFT + (RIGHT - LEFT) * 2 / 3)
-    assert plot.xs[0], plot.xs[-1] == (LEFT, RIGHT)
+    assert (plot.xs[0], plot.xs[-1]) == (LEFT, RIGHT)
+    # The words stand outside the gap between the marks, which may be narrow.
+    assert (plot.certificate.anchor, plot.flip.anchor) == ("end", "start")
     assert plot.ys[FLIP_STEP] == plot.zero
     assert plot.floor is not None
     assert plot.floor[1] == pytest.approx((plot.certificate.x, plot.zero), abs=0.01)
     assert all(TOP <= y <= BOTTOM for y in plot.ys)
+
+
+def test_words_of_a_small_certificate_stay_inside(made_up: Finding) -> None:
+    assert made_up.attack is not None
+    certificate = margin_plot(made_up.attack, 0.01).certificate
+    assert certificate is not None
+    assert certificate.anchor == "start"
+    assert certificate.text_x > certificate.x
 
 
 def test_without_a_certificate_there_is_no_mark_for_it(made_up: Finding) -> None:

@@ -63,6 +63,7 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
                     )
                 gallery = gr.Gallery(
                     label="Test images",
+                    show_label=False,
                     columns=6,
                     height="auto",
                     allow_preview=False,
@@ -77,7 +78,7 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
                         label=f"Index, 0 to {len(images) - 1}", precision=None, elem_id="hf-index"
                     )
                     more = gr.Button("More images", elem_id="hf-more")
-                file = gr.File(label="Drop a picture of your own", height=130, elem_id="hf-file")
+                file = gr.File(label="Drop a picture of your own", height=170, elem_id="hf-file")
             with gr.Column(scale=5, min_width=420):
                 notice = gr.HTML("", elem_id="hf-message")
                 panel = gr.HTML("", elem_id="hf-panel")

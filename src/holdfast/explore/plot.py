@@ -6,7 +6,8 @@ from holdfast.explore.state import FLIP_STEP, Attack
 
 WIDTH, HEIGHT = 640.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 626.0, 52.0, 232.0
-"""The frame inside the drawing; above it is room for the two marks."""
+"""The frame inside the drawing; above it is room for the words of the two marks."""
+WORDS = 170.0
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,19 @@ def margin_plot(attack: Attack, radius: float) -> MarginPlot:
         ys=tuple(round(y(m), 2) for m in way.lead.tolist()),
         zero=round(y(0), 2),
         floor=((LEFT, y(float(way.lead[0]))), (x(radius), y(0))) if certified else None,
-        certificate=_mark(x(radius)) if certified else None,
-        flip=_mark(x(float(way.distance[FLIP_STEP]))),
+        certificate=_mark(x(radius), "end") if certified else None,
+        flip=_mark(x(float(way.distance[FLIP_STEP])), "start"),
         ticks=tuple((round(x(d), 2), f"{d:g}") for d in _ticks(end)),
     )
 
 
-def _mark(x: float) -> Mark:
-    return Mark(x, "start", x + 5) if x < (LEFT + RIGHT) / 2 else Mark(x, "end", x - 5)
+def _mark(x: float, side: str) -> Mark:
+    """Words on one side of a line, or on the other if the drawing ends before them."""
+    if side == "end" and x - LEFT < WORDS:
+        side = "start"
+    elif side == "start" and RIGHT - x < WORDS:
+        side = "end"
+    return Mark(x, side, x + 5 if side == "start" else x - 5)
 
 
 def _ticks(end: float) -> list[float]:
