@@ -15,7 +15,7 @@ def emit(layer: object, graph: Graph, x: str, shape: Shape) -> str:
     one function registered with `@emit.register`.
 
     Args:
-        layer: a frozen layer, in float64; numbers are rounded once, when they are stored.
+        layer: a frozen layer.
         graph: where the nodes go.
         x: name of the input, (N, *shape).
         shape: shape of one sample of it.
