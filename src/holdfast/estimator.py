@@ -1,6 +1,5 @@
 """A classifier with a guarantee in the manner of scikit-learn, for people who do not write training loops."""
 
-import copy
 import math
 import random
 import tempfile
@@ -17,12 +16,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
-from holdfast.certify.radii import Certificates, certify
+from holdfast.certify.exact import exact_network
+from holdfast.certify.radii import Certificates, certify, full_precision
 from holdfast.data.dataset import Dataset, to_float
 from holdfast.errors import ArgumentError
-from holdfast.models.freezing import freeze
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.training.checkpoint import Position
 from holdfast.training.config import Interval, TrainConfig
@@ -39,7 +38,7 @@ Array = npt.NDArray[Any]
 GREY = 0.5
 """Pixels around samples that are no even square: the middle of the range."""
 
-BATCH = 1024
+BATCH = 256
 """Samples that are predicted at once."""
 
 
@@ -51,8 +50,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     stay what they are, and so does every certificate. All samples train, none is held out. Training sees
     pixels rounded to 8 bits; predictions and certificates take them as they are, in float64.
 
-    Guarantee: `certify` is proved as `holdfast.certify` is, and `predict` agrees with it wherever the radius
-    is positive. The same `random_state`, data and number of threads give the same bits; the global random
+    Guarantee: `certify` is proved as `holdfast.certify` is, and `predict` runs the same float64 network. The
+    same `random_state`, data and number of threads give the same bits; the global random
     generators are left as they were.
 
     Args:
@@ -144,7 +143,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trainer = _ArrayTrainer(self._config(len(images)), images, Path(folder))
             trainer.run()
         self.model_: LipConvnet = trainer.model.cpu().eval()
-        self.frozen_ = freeze(copy.deepcopy(self.model_).double())
+        self.exact_ = exact_network(self.model_, self.model_.config.input_shape)
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
@@ -230,8 +229,10 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         pixels = self._pixels(self._rows(X))
-        with torch.no_grad():
-            return np.asarray(torch.cat([self.frozen_(part) for part in torch.split(pixels, BATCH)]).numpy())
+        assert self.exact_.head is not None
+        network = nn.Sequential(*(proved.layer for proved in self.exact_.layers), self.exact_.head)
+        with torch.no_grad(), full_precision(pixels.device):
+            return np.asarray(torch.cat([network(part) for part in torch.split(pixels, BATCH)]).numpy())
 
     def _pixels(self, rows: Array) -> Tensor:
         """Samples in rows as float64 images (N, C, S, S) in [0, 1], S even."""
