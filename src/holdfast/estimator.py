@@ -23,15 +23,11 @@ from holdfast.certify.radii import Certificates, certify, full_precision
 from holdfast.data.dataset import Dataset, to_float
 from holdfast.errors import ArgumentError
 from holdfast.models.lipconvnet import LipConvnet
-from holdfast.training.checkpoint import Position
-from holdfast.training.config import Interval, TrainConfig
+from holdfast.training.config import TrainConfig
 from holdfast.training.devices import make_fabric
 from holdfast.training.interruption import Interruption
 from holdfast.training.loop import Trainer
-from holdfast.training.losses import CertificateLoss
-from holdfast.training.metrics import MetricsLog
-from holdfast.training.optimizer import make_optimizer
-from holdfast.training.parts import augmentation, build_model, seed_everything
+from holdfast.training.parts import Split
 from holdfast.training.progress import Silent
 
 Array = npt.NDArray[Any]
@@ -140,7 +136,11 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes=tuple(map(str, self.classes_)),
         )
         with _generators_as_they_were(), tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-            trainer = _ArrayTrainer(self._config(len(images)), images, Path(folder))
+            config = self._config(len(images))
+            # Nothing is selected: it is evaluated once, at the end, on a batch of the training images.
+            split = Split(images, images.subset(range(config.batch_size)), images.fingerprint)
+            fabric = make_fabric(config)
+            trainer = Trainer(config, Path(folder), fabric, Silent(), Interruption(), split=split)
             trainer.run()
         self.model_: LipConvnet = trainer.model.cpu().eval()
         self.exact_ = exact_network(self.model_, self.model_.config.input_shape)
@@ -250,34 +250,6 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f'what black and white are, such as value_range=({low:g}, {high:g}) or value_range="data"'
             )
         return _even_square(values, self.sample_shape_)
-
-
-class _ArrayTrainer(Trainer):
-    """`Trainer` on images that are in memory: it starts by itself, and all the rest is Trainer's.
-
-    It evaluates once, at the end, on a batch of the training images: nothing is selected.
-    """
-
-    def __init__(self, config: TrainConfig, images: Dataset, out: Path) -> None:
-        # Not super().__init__(), which reads its images by name.
-        self.config, self.out, self.fabric = config, out, make_fabric(config)
-        self.progress, self.interruption = Silent(), Interruption()
-        self.interval = Interval.parse(config.checkpoint_every)
-        seed_everything(config.seed)
-        self.images = images.to(self.fabric.device)
-        self.held_out = self.images.subset(range(config.batch_size))
-        self.augment = augmentation(config, images)
-        self.model = build_model(config, images)
-        self.optimizer = make_optimizer(self.model, config, self.fabric.device)
-        self.forward, self.update = self.fabric.setup(self.model, self.optimizer)
-        self.criterion = CertificateLoss(gamma=config.gamma)
-        self.steps_per_epoch = len(self.batches(0))
-        self.sync_every = 1 if self.fabric.device.type == "cpu" else 10
-        self.unread_loss = torch.zeros((), device=self.fabric.device)
-        total = config.epochs * self.steps_per_epoch
-        self.position = Position(0, total, 0.0, config.to_dict(), images.fingerprint)
-        self.read_step, self.is_new = 0, True
-        self.log: MetricsLog | None = None
 
 
 @contextmanager

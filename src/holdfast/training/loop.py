@@ -25,7 +25,7 @@ from holdfast.training.interruption import Interrupted, Interruption
 from holdfast.training.losses import CertificateLoss
 from holdfast.training.metrics import MetricsLog
 from holdfast.training.optimizer import make_optimizer
-from holdfast.training.parts import augmentation, build_model, load_split, seed_everything
+from holdfast.training.parts import Split, augmentation, build_model, load_split, seed_everything
 from holdfast.training.progress import Progress, Silent
 from holdfast.training.run_folder import describe_run, find_start
 from holdfast.training.schedule import learning_rate
@@ -81,7 +81,10 @@ def train(
 
 
 class Trainer:
-    """One run as one process sees it; `train` makes it, runs it and lets it finish."""
+    """One run as one process sees it; `train` makes it, runs it and lets it finish.
+
+    The images are those that `config` names, unless a split is given.
+    """
 
     def __init__(
         self,
@@ -90,13 +93,14 @@ class Trainer:
         fabric: "Fabric",
         progress: Progress,
         interruption: Interruption,
-        checkpoint: Checkpoint | None,
+        checkpoint: Checkpoint | None = None,
+        split: Split | None = None,
     ) -> None:
         self.config, self.out, self.fabric = config, out, fabric
         self.progress, self.interruption = progress, interruption
         self.interval = Interval.parse(config.checkpoint_every)
         seed_everything(config.seed)
-        split = load_split(config)
+        split = load_split(config) if split is None else split
         self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
         self.augment = augmentation(config, split.images)
         self.model = build_model(config, split.images)
