@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from holdfast.data import Dataset
 from holdfast.explore.choices import Choices
@@ -132,6 +133,16 @@ def canvas_pixels(page: "Page") -> list[int]:
     return pixels
 
 
+def wait_for_canvas(page: "Page", image: Tensor) -> None:
+    """The slider is back at the start, and its picture is this image."""
+    end = time.monotonic() + ANSWER_MILLISECONDS / 1000
+    while canvas_pixels(page) != image.flatten().tolist() and time.monotonic() < end:
+        page.wait_for_timeout(50)
+    assert canvas_pixels(page) == image.flatten().tolist()
+    assert page.locator("#hf-slider").input_value() == "0"
+    assert "the image itself" in page.locator("#hf-here").inner_text()
+
+
 def test_load(page: "Page", digits: Dataset) -> None:
     assert page.title() == "digits-tiny · holdfast"
     assert page.locator("#hf-head h1").inner_text() == "digits-tiny on digits"
@@ -140,15 +151,17 @@ def test_load(page: "Page", digits: Dataset) -> None:
     assert page.locator("#hf-gallery img").count() == 24
     radius, distance = (float(page.locator(name).inner_text()) for name in ("#hf-radius", "#hf-distance"))
     assert 0 < radius < distance
-    assert canvas_pixels(page) == digits.images[0].flatten().tolist()
+    wait_for_canvas(page, digits.images[0])
     slide(page, 0.45)
     ARTEFACTS.mkdir(exist_ok=True)
     page.screenshot(path=ARTEFACTS / "explore.png", full_page=True)
 
 
-def test_choose_by_picture_and_by_index(page: "Page") -> None:
+def test_choose_by_picture_and_by_index(page: "Page", digits: Dataset) -> None:
+    slide(page, 0.9)
     page.locator("#hf-gallery button:has(img)").nth(5).click()
     page.wait_for_selector("h2:has-text('Test image 5:')")
+    wait_for_canvas(page, digits.images[5])
     page.locator("#hf-more").click()
     page.wait_for_timeout(1000)
     page.locator("#hf-gallery button:has(img)").nth(1).click()

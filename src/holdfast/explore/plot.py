@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.explore.state import FLIP_STEP, Attack
 
-WIDTH, HEIGHT = 640.0, 270.0
+WIDTH, HEIGHT = 640.0, 278.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 626.0, 52.0, 232.0
 """The frame inside the drawing; above it is room for the words of the two marks."""
 WORDS = 170.0
