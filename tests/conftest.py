@@ -12,7 +12,7 @@ settings.load_profile("holdfast")
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """Every test draws the same random numbers, alone or among others, and leaves torch's settings as they were."""
+    """Every test draws the same random numbers, alone or among others, and torch's settings are kept."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.manual_seed(0)
     yield

@@ -3,7 +3,8 @@
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,3 +111,15 @@ def _check_world_size(processes: int) -> None:
                 f"devices: {launcher} started {found} processes, but devices x nodes is {processes}; "
                 "make the two equal"
             )
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Close a process group that is opened inside; left to the interpreter's end, its threads may abort it."""
+    distributed = torch.distributed
+    owned = distributed.is_available() and not distributed.is_initialized()
+    try:
+        yield
+    finally:
+        if owned and distributed.is_initialized():
+            distributed.destroy_process_group()

@@ -19,7 +19,7 @@ from holdfast.models.storage import save
 from holdfast.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
 from holdfast.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
 from holdfast.training.config import Interval, TrainConfig
-from holdfast.training.devices import make_fabric, on_rank_zero, sum_over_processes
+from holdfast.training.devices import make_fabric, on_rank_zero, process_group, sum_over_processes
 from holdfast.training.evaluation import SELECTION_RADIUS, held_out_accuracy, proved_accuracy
 from holdfast.training.interruption import Interrupted, Interruption
 from holdfast.training.losses import CertificateLoss
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 LAST, BEST = "model.safetensors", "best.safetensors"
 
 
+@process_group()
 def train(
     config: TrainConfig, out: Path, *, resume: bool = False, progress: Progress | None = None
 ) -> RunSummary:
