@@ -44,7 +44,7 @@ class _SkewTaps(torch.autograd.Function):
         return _with_skew_centre(weight, dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _with_skew_centre(grad, ctx.dtype), None
 
@@ -297,7 +297,7 @@ class _Series(torch.autograd.Function):
         return terms[-1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         operator, scaled = ctx.operator, ctx.scaled
         taps, *terms = ctx.saved_tensors
@@ -341,6 +341,6 @@ class _Bilinear(torch.autograd.Function):
         return (left * operator(right)).sum(dtype=torch.promote_types(left.dtype, torch.float32))
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return ctx.operator.tap_gradient([(ctx.left * grad.to(ctx.left.dtype), ctx.right)]), None, None, None

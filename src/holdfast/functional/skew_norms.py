@@ -17,7 +17,7 @@ CONVERGED_ITERATIONS = 200
 def start_vector(like: Tensor, *shape: int) -> Tensor:
     """A unit vector that is the same in every process and at every call."""
     vector = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return (vector / vector.norm()).to(like.device, like.dtype)
+    return (vector / torch.linalg.vector_norm(vector)).to(like.device, like.dtype)
 
 
 @torch.no_grad()
@@ -59,7 +59,8 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
     flat = kernel.reshape(c, -1)
     square = kernel.permute(0, 2, 1, 3).reshape(c * size, c * size)
     norms, rights = [], []
-    for matrix, start in zip((flat, square), vectors.split([c * size**2, c * size]), strict=True):
+    starts = vectors[: c * size**2], vectors[c * size**2 :]
+    for matrix, start in zip((flat, square), starts, strict=True):
         with torch.no_grad():
             right, previous = start.to(matrix.dtype), None
             for _ in range(iterations):

@@ -115,7 +115,7 @@ def _check_world_size(processes: int) -> None:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Close a process group that is opened inside; left to the interpreter's end, its threads may abort it."""
+    """Close a process group that is opened inside: at the end of a process its threads may abort it."""
     distributed = torch.distributed
     owned = distributed.is_available() and not distributed.is_initialized()
     try:
