@@ -2,7 +2,6 @@
 
 import copy
 import math
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,17 +166,3 @@ def test_a_glance_is_nearly_the_certificate(explorer: Explorer, network: LipConv
     glance, proved = explorer.glance(images, batch_size=16), hf.certify(network, to_float(images))
     assert torch.equal(glance.prediction, proved.prediction)
     torch.testing.assert_close(glance.radius, proved.radius, rtol=0, atol=NOISE)
-
-
-@pytest.mark.slow
-def test_a_click_on_lipconvnet5_takes_less_than_two_seconds() -> None:
-    explorer = Explorer(hf.lipconvnet(5, num_classes=10, width=32).eval())
-
-    def once() -> float:
-        image = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8)
-        wall, work = time.perf_counter(), time.process_time()
-        attack_of(explorer.examine(image))
-        # The smaller of the two: other work on the machine adds to one, a second thread to the other.
-        return min(time.perf_counter() - wall, time.process_time() - work)
-
-    assert min(once() for _ in range(3)) < 2
