@@ -10,7 +10,7 @@ def keep_freed_memory() -> bool:
     """Tell glibc not to hand freed blocks back to the system; returns whether it took the advice.
 
     By default every tensor of more than a few megabytes is mapped anew and its pages are zeroed one fault at
-    a time, which costs a deep network a tenth of its training step. It is a setting of the whole process, so
+    a time, which costs several percent of a training step. It is a setting of the whole process, so
     that only the command line makes it, never the library.
     """
     if not sys.platform.startswith("linux"):
