@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.certify.radii import certify_logits
 from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.nn import Flatten, Head, NormalizedLinear, OrthogonalHead
+from holdfast.nn import Flatten, Head, Normalize, NormalizedLinear, OrthogonalHead
 from holdfast.training.losses import CertificateLoss
 
 LOGITS = torch.tensor([[3.0, 1.0], [0.0, 4.0]])
@@ -30,6 +31,15 @@ def test_lln_head_by_hand() -> None:
     head.load_state_dict({"weight": torch.tensor([[5.0, 0.0], [-0.1, 0.0]]), "bias": torch.zeros(2)})
     loss = CertificateLoss(gamma=0.5)(model(head), LOGITS, LABELS)
     assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * (2 / 2) / 2, rel=1e-6)
+
+
+def test_the_certificate_is_in_pixels_with_a_normalisation() -> None:
+    # A pixel moves the normalised image by 1 / 0.25, at least, so that the radius is a quarter of the margin's.
+    network = nn.Sequential(Normalize((0.5, 0.4), (0.25, 0.5)), Flatten(), OrthogonalHead(2, 2))
+    loss = CertificateLoss(gamma=0.5)(network, LOGITS, LABELS)
+    assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * 0.25 * (2 / math.sqrt(2)) / 2, rel=1e-6)
+    certified = certify_logits(LOGITS, torch.full((2, 2), math.sqrt(2)), 1 / 0.25)
+    assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * certified.radius[0].item() / 2, rel=1e-6)
 
 
 def test_gamma_zero_is_cross_entropy_for_any_model() -> None:

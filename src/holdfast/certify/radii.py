@@ -132,10 +132,13 @@ def certify_logits(
 ) -> Certificates:
     """Certificates from logits that are known already.
 
-    Args: logits: (N, K). distances: (K, K), proved bounds on the distances between the rows of the head.
-        lipschitz: proved bound on the constant of everything in front of the head. slack: (N, K), what is
-        subtracted from the margin of the prediction to each class; None for exact logits. precision: in
-        which the logits were computed.
+    Args:
+        logits: (N, K).
+        distances: (K, K), proved bounds on the distances between the rows of the head.
+        lipschitz: proved bound on the constant of everything in front of the head.
+        slack: (N, K), what is subtracted from the margin of the prediction to each class; None for exact
+            logits.
+        precision: in which the logits were computed.
 
     Raises:
         NotProvedError: logits that are not finite, or a bound that is not positive.

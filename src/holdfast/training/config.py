@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from holdfast.errors import ArgumentError, choose
+from holdfast.functional.series import SERIES
 
 SCHEDULES = ("step", "onecycle", "cosine")
 PRECISIONS = ("fp32", "bf16-mixed")
-SERIES = ("isometric", "exponential")
 AUGMENTATIONS = ("auto", "crop-flip", "none")
 CHANGEABLE = ("checkpoint_every", "tensorboard")
 """Options that do not touch the weights, so that a resumed run may change them."""
