@@ -143,16 +143,20 @@ class SkewOperator:
         return result
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, keep: int | None = None, factor: float = 1.0) -> Tensor:
-        """First `keep` channels of factor * A x, for x of at most c channels; carries no gradient."""
+    def __call__(self, x: Tensor, keep: int | None = None, factor: float = 1.0, shift: float = 0.0) -> Tensor:
+        """First `keep` channels of (factor * A + shift) x, for x of at most c channels; carries no gradient."""
         keep = self.channels if keep is None else keep
         n, i = x.shape[:2]
         if not self.as_matrix:
             kernel = self.kernel[:keep, :i]
-            if factor != 1.0 and kernel.numel() < x.numel():
-                kernel, factor = kernel * factor, 1.0
+            if kernel.numel() < x.numel() and (factor != 1.0 or shift):
+                # Cheaper in the kernel than on the map.
+                kernel = kernel * factor
+                kernel[:, :, self.size // 2, self.size // 2].diagonal().add_(shift)
+                factor, shift = 1.0, 0.0
             y = F.conv2d(x, kernel, padding=self.size // 2)
-            return y if factor == 1.0 else y.mul_(factor)
+            y = y if factor == 1.0 else y.mul_(factor)
+            return _add_channels(y, x, shift) if shift else y
         flat = x.permute(0, 2, 3, 1).reshape(-1, i if self.size == 1 else self.height * self.width * i)
         if i == self.channels:
             y = F.linear(flat, self._matrix_rows(keep))
@@ -162,7 +166,8 @@ class SkewOperator:
             if keep < self.channels:
                 y = y.view(-1, self.channels)[:, :keep]
         y = y if factor == 1.0 else y.mul_(factor)
-        return y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
+        y = y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
+        return _add_channels(y, x, shift) if shift else y
 
     def _dense(self) -> Tensor:
         """Matrix with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns are pixels, then channels."""
@@ -191,26 +196,33 @@ class SkewOperator:
             self._rows[channels] = blocks[:, :channels].reshape(-1, self.matrix.shape[1])
         return self._rows[channels]
 
-    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor]], total: Tensor | None = None) -> Tensor:
-        """Gradient of the sum of <outer, A inner> over all pairs with respect to the held taps, plus `total`.
+    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
+        """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`.
 
         K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image;
         its gradient is left as it is, for `skew_taps` takes the skew part.
+
+        Args:
+            pairs: (outer, inner, factor) each.
+            total: changed in place.
         """
         if not self.by_taps:
-            for outer, inner in pairs:
-                total = self._correlate_by_convolution(outer, inner, total)
+            for outer, inner, factor in pairs:
+                total = self._correlate_by_convolution(outer, inner, factor, total)
         else:
             groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-            for outer, inner in pairs:
-                groups.setdefault((outer.shape[1], inner.shape[1]), []).append((outer, inner))
+            for outer, inner, factor in pairs:
+                scaled = outer if factor == 1.0 else outer * factor
+                groups.setdefault((outer.shape[1], inner.shape[1]), []).append((scaled, inner))
             for _, group in sorted(groups.items(), reverse=True):
                 outer, inner = map(torch.cat, zip(*group, strict=True)) if len(group) > 1 else group[0]
                 total = self._correlate_by_products(outer, inner, total)
         assert total is not None
         return total
 
-    def _correlate_by_convolution(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
+    def _correlate_by_convolution(
+        self, outer: Tensor, inner: Tensor, factor: float, total: Tensor | None
+    ) -> Tensor:
         """Add the gradient for one pair, as the weight gradient of a full convolution that is then folded."""
         o, i, c = outer.shape[1], inner.shape[1], self.channels
         kernel, pad = outer.new_empty(o, i, self.size, self.size), [self.size // 2] * 2
@@ -220,8 +232,8 @@ class SkewOperator:
         full = grads[1].permute(2, 3, 0, 1).reshape(-1, o, i)
         centre = len(full) // 2
         total = outer.new_zeros(centre + 1, c, c) if total is None else total
-        total[:, :o, :i] += full[centre:]
-        total[1:, :i, :o] -= full[:centre].flip(0).transpose(1, 2)
+        total[:, :o, :i].add_(full[centre:], alpha=factor)
+        total[1:, :i, :o].sub_(full[:centre].flip(0).transpose(1, 2), alpha=factor)
         return total
 
     def _correlate_by_products(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
@@ -290,8 +302,10 @@ class _Series(torch.autograd.Function):
         terms = [x]  # x, t_{d-1}, ..., t_1
         for j in range(degree - 1, -1, -1):
             keep = out_channels if j == 0 else operator.channels
-            current = operator(terms[-1], keep, scaled[degree] if j == degree - 1 else 1.0)
-            terms.append(_add_channels(current, x, scaled[j]))
+            if j == degree - 1:
+                terms.append(operator(x, keep, scaled[degree], scaled[j]))
+            else:
+                terms.append(_add_channels(operator(terms[-1], keep), x, scaled[j]))
         ctx.save_for_backward(taps, *terms[:-1])
         ctx.operator, ctx.scaled, ctx.scale, ctx.pivot = operator, scaled, scale, pivot
         return terms[-1]
@@ -303,35 +317,27 @@ class _Series(torch.autograd.Function):
         taps, *terms = ctx.saved_tensors
         x, degree = terms[0], len(scaled) - 1
         needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
-        current = grad.contiguous(memory_format=torch.channels_last)
-        grad_x = _first_channels(current, x.shape[1], scaled[0]) if needs_x else None
-        pairs: list[tuple[Tensor, Tensor]] = []
-        for j in range(degree):
-            last = j == degree - 1
-            # z_j with its sign, and at the end with the factor of t_d = c_d s^d x.
-            pairs.append((current if not last else current * scaled[degree], terms[degree - 1 - j]))
-            if last and grad_x is None:
-                break
-            current = operator(current, x.shape[1] if last else operator.channels, -1.0)
-            if grad_x is not None:
-                _add_channels(grad_x, current, scaled[j + 1])
+        powers = [grad.contiguous(memory_format=torch.channels_last)]  # z_0, ..., z_{d-1} with their signs
+        for _ in range(degree - 1):
+            powers.append(operator(powers[-1], factor=-1.0))
+        grad_x = None
+        if needs_x:
+            grad_x = operator(powers[-1], x.shape[1], -scaled[degree], scaled[degree - 1])
+            for c, power in zip(scaled, powers[:-1], strict=False):
+                _add_channels(grad_x, power, c)
         if not needs_taps and not needs_scale:
             return grad_x, None, None, None, None, None, None
-        grad_taps = operator.tap_gradient(pairs)
+        # The last factor is that of t_d = c_d s^d x.
+        factors = [1.0] * (degree - 1) + [scaled[degree]]
+        grad_taps = operator.tap_gradient(list(zip(powers, reversed(terms), factors, strict=True)))
         radial = (grad_taps * taps).sum(dtype=torch.promote_types(taps.dtype, torch.float32))
         if ctx.pivot is not None:
             # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
             left, right = ctx.pivot
             norm = (left * operator(right)).sum(dtype=radial.dtype)
-            grad_taps = operator.tap_gradient([(left * (-radial / norm).to(left.dtype), right)], grad_taps)
+            grad_taps = operator.tap_gradient([(left * (-radial / norm).to(left.dtype), right, 1.0)], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale, None, None, None, None
-
-
-def _first_channels(x: Tensor, channels: int, factor: float) -> Tensor:
-    """The first channels of factor * x, with zeros where x has fewer; a fresh tensor."""
-    y = x[:, :channels] * factor
-    return y if y.shape[1] == channels else F.pad(y, (0, 0, 0, 0, 0, channels - y.shape[1]))
 
 
 class _Bilinear(torch.autograd.Function):
@@ -343,4 +349,4 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.operator.tap_gradient([(ctx.left * grad.to(ctx.left.dtype), ctx.right)]), None, None, None
+        return ctx.operator.tap_gradient([(ctx.left * grad.to(ctx.left.dtype), ctx.right, 1.0)]), None, None, None
