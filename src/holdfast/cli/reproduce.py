@@ -62,6 +62,9 @@ def reproduce(
         float | None,
         typer.Option("--lr", help="Highest learning rate; the paper's is 0.1.", rich_help_panel="Budget"),
     ] = None,
+    nesterov: Annotated[
+        bool, typer.Option("--nesterov", help="Nesterov's momentum.", rich_help_panel="Budget")
+    ] = False,
     series: Annotated[
         str,
         typer.Option(
@@ -132,6 +135,7 @@ def reproduce(
             width=width,
             schedule=schedule,
             lr=lr,
+            nesterov=nesterov,
             series=series,
             gamma=gamma,
             precision=precision,

@@ -20,6 +20,7 @@ class Budget:
         width: channels of the first stage.
         schedule: "paper" (x0.1 at 1/2 and 3/4) or a schedule of the training.
         lr: highest learning rate; None is the paper's 0.1.
+        nesterov: Nesterov's momentum in place of plain momentum.
         series: polynomial of the SOC layers; "exponential" is the paper's function.
         gamma: used in place of the specification's in every row with certificate regularization.
         precision: arithmetic of the training.
@@ -31,6 +32,7 @@ class Budget:
     width: int = PAPER.width
     schedule: str = "paper"
     lr: float | None = None
+    nesterov: bool = False
     series: str = PAPER.series
     gamma: float | None = None
     precision: str = PAPER.precision
@@ -54,6 +56,7 @@ class Budget:
             width=self.width,
             schedule="step" if self.schedule == "paper" else self.schedule,
             lr=PAPER.lr if self.lr is None else self.lr,
+            nesterov=self.nesterov,
             # Only SOC layers have a series; the others keep the option's default.
             series=self.series if network.conv == "soc" else TrainConfig.series,
             precision=self.precision,
