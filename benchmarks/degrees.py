@@ -108,7 +108,9 @@ def train_one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         train(config, Path(folder) / "run")
         last = [row for row in read_metrics(Path(folder) / "run") if row["kind"] == "epoch"][-1]
     chosen = SERIES[name]
-    phases = [np.angle(np.polyval(s[3].coefficients[::-1], 1j * chosen.target[3])) for s in (chosen.training,)]
+    angle = np.angle(np.polyval(chosen.training[3].coefficients[::-1], 1j * chosen.target[3]))
+        np.angle(np.polyval(s[3].coefficients[::-1], 1j * chosen.target[3])) for s in (chosen.training,)
+    ]
     return {
         "series": name,
         "epochs": options.epochs,
@@ -116,7 +118,7 @@ def train_one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "lr": options.lr,
         "degrees": [len(s[3].coefficients) - 1 for s in (chosen.training, chosen.evaluation)],
         "modulus_errors": [s[3].modulus_error for s in (chosen.training, chosen.evaluation)],
-        "largest_angle": float(phases[0]),
+        "largest_angle": float(angle),
         "held_out": last["held_out"],
     }
 

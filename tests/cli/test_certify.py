@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import holdfast as hf
+from holdfast.certify.records import read_records
 from holdfast.cli.class_names import CIFAR100, class_names
 from holdfast.data import load, to_float
-from holdfast.report.records import read_records
 
 from .conftest import Command
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.certify.radii import certify
+from holdfast.certify.records import write_records
 from holdfast.data import load as load_data
 from holdfast.data import to_float
 from holdfast.models.storage import load
-from holdfast.report.records import write_records
 
 from .conftest import Command
 

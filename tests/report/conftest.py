@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.radii import Certificates
+from holdfast.certify.records import write_records
 from holdfast.data.dataset import Dataset
 from holdfast.models.lipconvnet import LipConvnet, lipconvnet
 from holdfast.models.storage import save
 from holdfast.report.bound import write_bound
-from holdfast.report.outcomes import Outcomes
-from holdfast.report.records import write_records
 
 CLASSES = ("cat", "<b>dog</b>", "a & b")
 
@@ -83,7 +83,7 @@ def epoch(number: int) -> dict[str, Any]:
 
 
 def write_audit(folder: Path, outcomes: Outcomes, *, broken: int = 0) -> None:
-    from holdfast.report.records import read_records
+    from holdfast.certify.records import read_records
 
     summary = {
         "images": 8, "broken": broken, "attacks": ["pgd"], "points_tried": 1234, "points_inside": 100,

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from holdfast.certify.curve import RADII
+from holdfast.certify.outcomes import Outcomes
 from holdfast.errors import ArgumentError
 from holdfast.report.gallery import gallery
-from holdfast.report.outcomes import RADII, Outcomes
 from holdfast.report.per_class import class_rows
 
 from .conftest import CLASSES

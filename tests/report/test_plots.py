@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from holdfast.certify.curve import RADII
+from holdfast.certify.outcomes import Outcomes
 from holdfast.report.learned import LearnedAngles, read_angles, unusual_pairs
-from holdfast.report.outcomes import RADII, Outcomes
 from holdfast.report.plots.activations import CIRCLE_POINTS, angles_figure, circle_regions, regions_figure
 from holdfast.report.plots.attack import attack_figure
 from holdfast.report.plots.curve import Reported, curve_figure

@@ -34,7 +34,7 @@ def test_lln_head_by_hand() -> None:
 
 
 def test_the_certificate_is_in_pixels_with_a_normalisation() -> None:
-    # A pixel moves the normalised image by 1 / 0.25, at least, so that the radius is a quarter of the margin's.
+    # A pixel moves the normalised image by up to 1 / 0.25, so the radius is a quarter of the margin's.
     network = nn.Sequential(Normalize((0.5, 0.4), (0.25, 0.5)), Flatten(), OrthogonalHead(2, 2))
     loss = CertificateLoss(gamma=0.5)(network, LOGITS, LABELS)
     assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * 0.25 * (2 / math.sqrt(2)) / 2, rel=1e-6)

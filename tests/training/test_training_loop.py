@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from holdfast.certify.exact import fingerprint
+from holdfast.certify.records import read_records
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
 from holdfast.models.storage import load as load_model
 from holdfast.training import loop
@@ -118,8 +120,19 @@ def test_saved_models_load_and_are_those_of_the_summary(whole):
     from holdfast.training.evaluation import proved_accuracy
 
     out, summary = whole
-    accuracy = proved_accuracy(load_model(out / "model.safetensors"), load("digits", split="test"))
+    accuracy, _ = proved_accuracy(load_model(out / "model.safetensors"), load("digits", split="test"))
     assert summary.test["last"] == {"step": 15, "epoch": 3.0} | accuracy
+
+
+def test_a_finished_run_has_the_certificates_of_its_best_model(whole):
+    out, summary = whole
+    records = read_records(out)
+    accuracy = records.outcomes.accuracy()
+    assert len(records.outcomes) == summary.test["best"]["images"]
+    assert accuracy.standard == summary.test["best"]["standard"]
+    assert accuracy[36 / 255] == summary.test["best"]["certified"]["36/255"]
+    assert records.weights_file == out / "best.safetensors"
+    assert records.weights_hash == fingerprint(load_model(records.weights_file))
 
 
 def test_same_options_give_the_same_bits(whole, tmp_path):

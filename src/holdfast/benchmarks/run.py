@@ -1,7 +1,6 @@
 """The lines of the speed table: what is compared, how the ratio is formed, and what it should reach."""
 
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ import torch
 
 from holdfast.benchmarks import peers, work
 from holdfast.benchmarks.timing import Contender, Timing, measure, peak_gflops, peak_memory
+from holdfast.machine import cpu_model
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,8 @@ def scaling(repetitions: int) -> dict[str, dict[str, float]]:
 
 def machine() -> dict[str, object]:
     """What the numbers were measured on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        named = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
-        ]
-        model = named[0] if named else model
     return {
-        "cpu": model,
+        "cpu": cpu_model(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

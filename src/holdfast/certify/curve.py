@@ -11,7 +11,8 @@ from torch import Tensor
 
 from holdfast.errors import ArgumentError
 
-PAPER_RADII = (36 / 255, 72 / 255, 108 / 255)
+RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
+"""The radii of the paper's tables, in pixel units."""
 
 
 class Certified(Protocol):
@@ -50,7 +51,7 @@ class CertifiedAccuracy:
 
 
 def certified_accuracy(
-    certificates: Certified, labels: Tensor, radii: Sequence[float] = PAPER_RADII
+    certificates: Certified, labels: Tensor, radii: Sequence[float] = tuple(RADII.values())
 ) -> CertifiedAccuracy:
     """Share of images that are classified correctly and certified beyond each radius.
 

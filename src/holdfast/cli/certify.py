@@ -165,10 +165,10 @@ def write_everything(
 ) -> "Evidence":
     """Records, bound and report.html; returns what was written, read back."""
     from holdfast.certify.bounds import layer_bounds
+    from holdfast.certify.records import write_records
     from holdfast.cli.report import write_page
     from holdfast.report.bound import write_bound
     from holdfast.report.evidence import read_evidence
-    from holdfast.report.records import write_records
 
     write_records(folder, certificates, images, model=network, weights=source.file)
     write_bound(layer_bounds(network), folder)
@@ -179,7 +179,7 @@ def write_everything(
 
 def show(evidence: "Evidence", folder: Path) -> None:
     """The result for people."""
-    from holdfast.report.outcomes import RADII
+    from holdfast.certify.curve import RADII
 
     accuracy = evidence.outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
@@ -203,7 +203,7 @@ def show(evidence: "Evidence", folder: Path) -> None:
 
 def as_dict(evidence: "Evidence", folder: Path) -> dict[str, Any]:
     """The result for scripts."""
-    from holdfast.report.outcomes import RADII
+    from holdfast.certify.curve import RADII
 
     accuracy = evidence.outcomes.accuracy()
     return {

@@ -37,9 +37,9 @@ def verify(
 
     Exits with 1 if one does not agree.
     """
+    from holdfast.certify.records import FILE, read_records
     from holdfast.certify.verify import verify as check
     from holdfast.data import load
-    from holdfast.report.records import FILE, read_records
 
     folder = records if records.is_dir() else records.parent
     if not records.is_dir() and records.name != FILE:

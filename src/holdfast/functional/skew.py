@@ -144,7 +144,7 @@ class SkewOperator:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, keep: int | None = None, factor: float = 1.0, shift: float = 0.0) -> Tensor:
-        """First `keep` channels of (factor * A + shift) x, for x of at most c channels; carries no gradient."""
+        """First `keep` channels of (factor * A + shift) x, for x of at most c channels; without gradient."""
         keep = self.channels if keep is None else keep
         n, i = x.shape[:2]
         if not self.as_matrix:
@@ -335,7 +335,8 @@ class _Series(torch.autograd.Function):
             # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
             left, right = ctx.pivot
             norm = (left * operator(right)).sum(dtype=radial.dtype)
-            grad_taps = operator.tap_gradient([(left * (-radial / norm).to(left.dtype), right, 1.0)], grad_taps)
+            pair = (left * (-radial / norm).to(left.dtype), right, 1.0)
+            grad_taps = operator.tap_gradient([pair], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale, None, None, None, None
 
@@ -349,4 +350,5 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.operator.tap_gradient([(ctx.left * grad.to(ctx.left.dtype), ctx.right, 1.0)]), None, None, None
+        pair = (ctx.left * grad.to(ctx.left.dtype), ctx.right, 1.0)
+        return ctx.operator.tap_gradient([pair]), None, None, None

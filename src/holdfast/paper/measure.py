@@ -106,13 +106,12 @@ def revise(run: Run) -> Revised:
 
 
 def _revised(run: Run) -> dict[str, Any]:
-    from holdfast.certify.curve import certified_accuracy
+    from holdfast.certify.curve import RADII, certified_accuracy
     from holdfast.certify.estimate import layer_estimates
     from holdfast.certify.radii import certify
     from holdfast.data.dataset import to_float
     from holdfast.data.sources import load as load_data
     from holdfast.models.storage import load as load_model
-    from holdfast.training.evaluation import RADII
     from holdfast.training.loop import BEST
 
     model = load_model(run.folder / BEST)

@@ -13,11 +13,11 @@ from torch import nn
 
 from holdfast.errors import ArgumentError
 from holdfast.files import write_atomically
+from holdfast.machine import cpu_model
 from holdfast.models.freezing import freeze
 from holdfast.models.lipconvnet import lipconvnet
 from holdfast.paper.render import Line, Sheet
 from holdfast.paper.tables import Network, Row, Table
-from holdfast.training.metrics import cpu_model
 
 TEST_IMAGES = 10_000
 CLASSES = {"cifar10": 10, "cifar100": 100}

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from holdfast.report.outcomes import Outcomes
+from holdfast.certify.outcomes import Outcomes
 
 PER_ROW = 8
 

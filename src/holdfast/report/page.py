@@ -8,12 +8,12 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from holdfast.certify.curve import RADII
 from holdfast.errors import ArgumentError
 from holdfast.report.bound import LayerBound
 from holdfast.report.evidence import Evidence
 from holdfast.report.figures import Picture, comparison_pictures, run_pictures
 from holdfast.report.gallery import gallery
-from holdfast.report.outcomes import RADII
 from holdfast.report.per_class import class_rows
 from holdfast.report.plots.curve import Reported
 from holdfast.report.style import to_svg

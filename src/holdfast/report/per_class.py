@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.report.outcomes import RADII, Outcomes
+from holdfast.certify.curve import RADII
+from holdfast.certify.outcomes import Outcomes
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.certify.curve import certified_accuracy
-from holdfast.certify.radii import certify
+from holdfast.certify.curve import RADII, certified_accuracy
+from holdfast.certify.radii import Certificates, certify
 from holdfast.data.batches import Batches
 from holdfast.data.dataset import Dataset, to_float
 from holdfast.models.lipconvnet import LipConvnet
@@ -13,9 +13,6 @@ from holdfast.training.devices import sum_over_processes
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
-"""The radii of the paper's tables, in pixel units."""
 
 SELECTION_RADIUS = "36/255"
 ESTIMATE = "held-out, estimate"
@@ -55,13 +52,14 @@ def held_out_accuracy(
     }
 
 
-def proved_accuracy(model: LipConvnet, images: Dataset) -> dict[str, Any]:
+def proved_accuracy(model: LipConvnet, images: Dataset) -> tuple[dict[str, Any], Certificates]:
     """Standard and certified accuracy from `certify`: proved bounds, full precision."""
     certificates = certify(model, to_float(images.images))
     accuracy = certified_accuracy(certificates, images.labels, radii=list(RADII.values()))
-    return {
+    summary = {
         "images": accuracy.count,
         "standard": accuracy.standard,
         "certified": {name: accuracy[radius] for name, radius in RADII.items()},
         "lipschitz": certificates.lipschitz,
     }
+    return summary, certificates

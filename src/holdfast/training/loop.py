@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.certify.records import write_records
 from holdfast.data.batches import Batches
 from holdfast.data.sources import load as load_data
 from holdfast.errors import TrainingError
@@ -300,7 +301,7 @@ class Trainer:
         )
 
     def finish(self) -> RunSummary:
-        """Save the last model, read the test set for the first time, write the summary."""
+        """Save the last model, read the test set for the first time, write certificates and summary."""
         latest, best = self.position.latest, self.position.best
         assert latest is not None
         assert best is not None
@@ -309,15 +310,16 @@ class Trainer:
         def certify_on_test_images() -> None:
             save(self.model, self.out / LAST)
             images = load_data(self.config.data, split="test", image_size=self.config.image_size)
-            for name, file, step in (("last", LAST, latest["step"]), ("best", BEST, best["step"])):
-                if name == "best" and step == latest["step"]:
-                    test[name] = test["last"]
-                    continue
+            found: dict[str, dict[str, Any]] = {}
+            models = [("last", LAST, latest["step"]), ("best", BEST, best["step"])]
+            for name, file, step in models[1:] if best["step"] == latest["step"] else models:
                 self.progress.say(f"certifying {len(images)} test images with the {name} model (step {step})")
                 model = load_model(self.out / file).to(self.fabric.device)
-                test[name] = {"step": step, "epoch": step / self.steps_per_epoch} | proved_accuracy(
-                    model, images
-                )
+                accuracy, certificates = proved_accuracy(model, images)
+                found[name] = {"step": step, "epoch": step / self.steps_per_epoch} | accuracy
+                if name == "best":
+                    write_records(self.out, certificates, images, model=model, weights=self.out / file)
+            test.update(last=found.get("last", found["best"]), best=found["best"])
 
         on_rank_zero(self.fabric, certify_on_test_images)
         summary = RunSummary(

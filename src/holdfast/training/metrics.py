@@ -4,8 +4,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
-import sys
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +11,7 @@ import torch
 
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.files import write_atomically
+from holdfast.machine import command_line, cpu_model
 
 METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 
@@ -100,20 +99,9 @@ def environment(resumed_from_step: int | None) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command_line(),
         "resumed_from_step": resumed_from_step,
     }
-
-
-def cpu_model() -> str:
-    """The processor's name, as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _is_before(record: dict[str, Any], step: int) -> bool:

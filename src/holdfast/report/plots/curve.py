@@ -7,8 +7,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from holdfast.certify.curve import certified_curve
-from holdfast.report.outcomes import RADII, Outcomes
+from holdfast.certify.curve import RADII, certified_curve
+from holdfast.certify.outcomes import Outcomes
 from holdfast.report.style import FAINT, INK, Stroke, drawing, stroke
 
 FULL_VIEW = 1.15 * max(RADII.values())

@@ -4,7 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from holdfast.report.outcomes import RADII, Outcomes
+from holdfast.certify.curve import RADII
+from holdfast.certify.outcomes import Outcomes
 from holdfast.report.style import BLUE, FAINT, VERMILLION, drawing
 
 BINS = 40

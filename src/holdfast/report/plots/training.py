@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from holdfast.report.outcomes import RADII
+from holdfast.certify.curve import RADII
 from holdfast.report.style import INK, drawing, stroke
 
 Metrics = Sequence[Mapping[str, Any]]

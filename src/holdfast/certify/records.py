@@ -4,8 +4,6 @@ import json
 import math
 import os
 import platform
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,13 +14,13 @@ import torch
 from torch import Tensor
 
 from holdfast.certify.exact import fingerprint
+from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.radii import Certificates
 from holdfast.data.dataset import Dataset
 from holdfast.errors import CheckpointError
+from holdfast.machine import command_line, cpu_model
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.models.storage import write_atomically
-from holdfast.report.outcomes import Outcomes
-from holdfast.training.metrics import cpu_model
 
 FILE = "certificates.jsonl"
 FORMAT = "holdfast certificates 1"
@@ -130,7 +128,7 @@ def write_records(
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{cpu_model()}, {platform.platform()}",
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command_line(),
     }
     columns = zip(
         images.labels.tolist(), certificates.prediction.tolist(), certificates.runner_up.tolist(),

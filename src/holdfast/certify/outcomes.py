@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy
+from holdfast.certify.curve import RADII, CertifiedAccuracy, certified_accuracy
 from holdfast.errors import ArgumentError
-
-RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
-"""The radii of the paper's tables, in pixel units."""
 
 
 @dataclass(frozen=True)
