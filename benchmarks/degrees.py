@@ -109,8 +109,6 @@ def train_one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         last = [row for row in read_metrics(Path(folder) / "run") if row["kind"] == "epoch"][-1]
     chosen = SERIES[name]
     angle = np.angle(np.polyval(chosen.training[3].coefficients[::-1], 1j * chosen.target[3]))
-        np.angle(np.polyval(s[3].coefficients[::-1], 1j * chosen.target[3])) for s in (chosen.training,)
-    ]
     return {
         "series": name,
         "epochs": options.epochs,

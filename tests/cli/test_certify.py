@@ -161,6 +161,7 @@ def test_report_of_one_and_of_several(command: Command, run: Path, tmp_path: Pat
 def test_report_of_what_is_not_there(
     command: Command, run: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
+    (run / "certificates.jsonl").unlink()
     result = command("report", *(a.format(run=run, tmp=tmp_path) for a in arguments))
     assert result.code == 2
     assert message in result.err

@@ -29,6 +29,8 @@ holdfast reproduce cifar10-times --images 512
 holdfast reproduce figure1
 
 holdfast reproduce all --dry-run
+
+holdfast reproduce results --out runs/paper --results results
 """
 FIGURE_NAMES = ("figure1", "figure2")
 
@@ -107,7 +109,10 @@ def reproduce(
         ),
     ] = "",
     results: Annotated[
-        Path, typer.Option("--results", help="With NAME results: folder of the kept runs.")
+        Path,
+        typer.Option(
+            "--results", help="With NAME results: folder of kept records; finished runs of --out are added."
+        ),
     ] = Path("results"),
 ) -> None:
     """Reproduce a table or figure of the paper. The default budget is the paper's."""
@@ -116,7 +121,7 @@ def reproduce(
     elif name in FIGURE_NAMES:
         _figure(name, out)
     elif name == "results":
-        _results(results)
+        _results(out, results)
     else:
         # Torch takes seconds to import, and --help does not need it.
         from holdfast.paper.budget import Budget
@@ -188,10 +193,13 @@ def _figure(name: str, out: Path) -> None:
     _say_written(write_figure(name, out / "figures"))
 
 
-def _results(folder: Path) -> None:
+def _results(runs: Path, results: Path) -> None:
+    from holdfast.paper.keep import keep_runs
     from holdfast.paper.results import write_results
 
-    _say_written([write_results(folder)])
+    for kept in keep_runs(runs, results):
+        typer.echo(f"kept {kept}")
+    _say_written([write_results(results)])
 
 
 def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run: bool) -> None:

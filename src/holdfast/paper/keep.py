@@ -1,0 +1,90 @@
+"""Finished runs taken over into a folder of results: small records that a repository can hold."""
+
+import csv
+import gzip
+import io
+import json
+import math
+import shlex
+import shutil
+from decimal import ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
+
+from holdfast.certify.records import FILE, read_records
+from holdfast.errors import CheckpointError
+from holdfast.files import write_atomically
+from holdfast.paper.measure import REVISED, finished_runs
+from holdfast.training.metrics import ENVIRONMENT, METRICS
+from holdfast.training.run_folder import CONFIG
+from holdfast.training.summary import SUMMARY
+
+CERTIFICATES = "certificates.csv.gz"
+STEP = Decimal("0.000001")
+"""Radii are kept to this step."""
+
+
+def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
+    """Take every finished run in the folders of `runs` over into `results`; returns the kept folders.
+
+    What a run leaves is kept as it is (config, metrics, summary, environment), but for two things: absolute
+    paths shrink to their last name, for they say nothing on another machine, and the certificates become a
+    compressed table of label, prediction, runner-up and radius, the radius rounded down. Weights stay where
+    they are.
+    """
+    return tuple(_keep(run.folder, results / run.folder.name) for run in finished_runs(runs))
+
+
+def read_certificates(folder: Path) -> list[dict[str, str]]:
+    """The rows of a kept run's certificates, in the order of the test images."""
+    with gzip.open(folder / CERTIFICATES, "rt", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _keep(source: Path, destination: Path) -> Path:
+    destination.mkdir(parents=True, exist_ok=True)
+    for name in (CONFIG, METRICS, REVISED):
+        if (source / name).exists():
+            shutil.copyfile(source / name, destination / name)
+    for name in (SUMMARY, ENVIRONMENT):
+        if (source / name).exists():
+            content = json.loads((source / name).read_text(encoding="utf-8"))
+            write_atomically(destination / name, (json.dumps(_portable(content), indent=2) + "\n").encode())
+    if (source / FILE).exists():
+        write_atomically(destination / CERTIFICATES, _compact(source))
+    return destination
+
+
+def _portable(content: dict[str, Any]) -> dict[str, Any]:
+    changed = dict(content)
+    if "out" in content:
+        changed["out"] = Path(content["out"]).name
+    if "command" in content:
+        words = shlex.split(content["command"])
+        changed["command"] = shlex.join(Path(word).name if word.startswith("/") else word for word in words)
+    return changed
+
+
+def _compact(folder: Path) -> bytes:
+    outcomes = read_records(folder).outcomes
+    if outcomes.index.tolist() != list(range(len(outcomes))):
+        raise CheckpointError(f"{folder / FILE}: expected the first images of the test set in their order")
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("label", "prediction", "runner_up", "radius"))
+    columns = (outcomes.label, outcomes.prediction, outcomes.runner_up, outcomes.radius)
+    for label, prediction, runner_up, radius in zip(*(c.tolist() for c in columns), strict=True):
+        rows.writerow((label, prediction, runner_up, _down(radius)))
+    # No time stamp: equal certificates are equal files.
+    return gzip.compress(text.getvalue().encode(), mtime=0)
+
+
+def _down(radius: float) -> str:
+    """The radius with few decimals, never more than it is.
+
+    >>> _down(0.12345678), _down(0.0), _down(float("inf"))
+    ('0.123456', '0.000000', 'inf')
+    """
+    if math.isinf(radius):
+        return "inf"
+    return str(Decimal(radius).quantize(STEP, rounding=ROUND_FLOOR))

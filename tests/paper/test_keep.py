@@ -1,0 +1,53 @@
+"""Runs taken over into results: small, complete, without a word of the machine's folders."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+
+from holdfast.certify.records import read_records
+from holdfast.paper.keep import keep_runs, read_certificates
+from holdfast.paper.measure import finished_runs
+from holdfast.paper.results import results
+from holdfast.training.config import TrainConfig
+from holdfast.training.loop import train
+
+
+def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, threads=1)
+    summary = train(config, runs / "a")
+    command = f"holdfast train --data digits --out {runs}/a"
+    environment = json.loads((runs / "a" / "environment.json").read_text()) | {"command": command}
+    (runs / "a" / "environment.json").write_text(json.dumps(environment))
+    (kept,) = keep_runs(runs, tmp_path / "results")
+    assert sorted(path.name for path in kept.iterdir()) == [
+        "certificates.csv.gz", "config.toml", "environment.json", "metrics.jsonl", "summary.json",
+    ]  # fmt: skip
+    (run,) = finished_runs(tmp_path / "results")
+    assert (run.config, run.summary.test, run.summary.out) == (config, summary.test, "a")
+    assert run.environment["command"] == "holdfast train --data digits --out a"
+    assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".gz")
+    assert "| a | " in results(tmp_path / "results")
+
+
+def test_kept_certificates_give_the_accuracies_of_the_summary(tmp_path: Path) -> None:
+    config = TrainConfig(data="digits", width=2, epochs=2, batch_size=256, lr=0.3, threads=1)
+    summary = train(config, tmp_path / "runs" / "a")
+    (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
+    again = (kept / "certificates.csv.gz").read_bytes()
+    rows = read_certificates(kept)
+    right = torch.tensor([row["label"] == row["prediction"] for row in rows])
+    radius = torch.tensor([float(row["radius"]) for row in rows], dtype=torch.float64)
+    best = summary.test["best"]
+    assert right.double().mean().item() == best["standard"]
+    for name, share in best["certified"].items():
+        limit = float(Fraction(name))
+        # Rounded down by at most a millionth, so an image may fall below a radius that it just reached.
+        assert share - 0.003 <= (right & (radius > limit)).double().mean().item() <= share
+    exact = read_records(tmp_path / "runs" / "a").outcomes.radius
+    assert bool((radius <= exact).all())
+    assert bool((exact - radius < 1.0001e-6).all())
+    keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert (kept / "certificates.csv.gz").read_bytes() == again
