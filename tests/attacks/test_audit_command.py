@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     folder.mkdir()
     torch.manual_seed(0)
     hf.save(
-        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "model.safetensors"
+        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
     )
     (folder / "config.toml").write_text('data = "digits"\n')
     return folder
@@ -59,8 +59,8 @@ def test_json_alone(run: Path) -> None:
 
 def test_a_saved_network_needs_its_data(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"data: .* does not say which images it is for; pass --data"):
-        call(run / "model.safetensors", *QUICK)
-    call(run / "model.safetensors", "--data", "digits", "--out", tmp_path / "out", *QUICK)
+        call(run / "best.safetensors", *QUICK)
+    call(run / "best.safetensors", "--data", "digits", "--out", tmp_path / "out", *QUICK)
     assert (tmp_path / "out" / "audit.json").exists()
 
 
@@ -81,8 +81,8 @@ def test_a_broken_certificate_fails_the_run(run: Path, monkeypatch: pytest.Monke
 
 
 def test_which_weights(run: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no best\.safetensors"):
-        call(run, "--weights", "best", *QUICK)
+    with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):
+        call(run, "--weights", "last", *QUICK)
     with pytest.raises(
         ArgumentError, match="weights: expected one of best, last, got 'lost'; did you mean 'last'"
     ):

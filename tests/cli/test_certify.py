@@ -31,7 +31,7 @@ def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
     result = command("certify", run)
     assert (result.code, result.err) == (0, "")
     digits = load("digits", split="test")
-    expected = hf.certify(hf.load(run / "model.safetensors"), to_float(digits.images))
+    expected = hf.certify(hf.load(run / "best.safetensors"), to_float(digits.images))
     records = read_records(run)
     assert torch.equal(records.outcomes.radius, expected.radius)
     assert torch.equal(records.outcomes.prediction, expected.prediction)
@@ -44,7 +44,7 @@ def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
 
 
 def test_json_is_for_scripts(command: Command, run: Path) -> None:
-    result = command("certify", run, "--json", "--weights", "best", "--precision", "float32", "--limit", 10)
+    result = command("certify", run, "--json", "--weights", "last", "--precision", "float32", "--limit", 10)
     found = json.loads(result.out)
     assert (found["images"], found["precision"]) == (10, "float32")
     assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
@@ -57,7 +57,7 @@ def test_certificates_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, run
     from holdfast.cli import certify as module
 
     digits = load("digits", split="test")
-    network = hf.load(run / "model.safetensors")
+    network = hf.load(run / "best.safetensors")
     monkeypatch.setattr(module, "CHUNK", 256)
     found = module.certify_with_progress(network, digits, 300, "float64", quiet=True)
     expected = hf.certify(network, to_float(digits.images[:300]))
@@ -70,7 +70,7 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     assert (result.code, result.err) == (0, "")
     first, second = json.loads(result.out)
     expected = hf.certify(
-        hf.load(run / "model.safetensors"), to_float(load("digits", split="test").images[:1])
+        hf.load(run / "best.safetensors"), to_float(load("digits", split="test").images[:1])
     )
     assert first["prediction"] == str(int(expected.prediction))
     assert first["runner_up"] == str(int(expected.runner_up))
@@ -89,9 +89,9 @@ def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) ->
     ("arguments", "message"),
     [
         (["{run}x"], "no such run; expected a folder that holdfast train wrote, or a file; did"),
-        (["{tmp}"], "is not the folder of a run; expected model.safetensors in it"),
+        (["{tmp}"], "is not the folder of a run; expected best.safetensors in it"),
         (["{tmp}/bad.png"], "not a safetensors file, or a truncated one"),
-        (["{run}/model.safetensors"], "does not say which images it is for; pass --data"),
+        (["{run}/best.safetensors"], "does not say which images it is for; pass --data"),
         (["{run}", "--weights", "lst"], "weights: expected one of best, last, got 'lst'; did you mean"),
         (["{run}", "--data", "digit"], "did you mean 'digits'?"),
         (["{run}", "--data", "{tmp}/none"], "no such folder"),
@@ -120,7 +120,7 @@ def test_bad_input(
 
 
 def test_an_unfinished_run_says_how_to_finish(command: Command, run: Path) -> None:
-    (run / "model.safetensors").unlink()
+    (run / "best.safetensors").unlink()
     result = command("certify", run)
     assert (result.code, "--resume" in result.err) == (2, True)
 

@@ -53,6 +53,6 @@ def run(network: LipConvnet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The part of a run's folder that the explorer reads."""
     folder = tmp_path_factory.mktemp("runs") / "digits-tiny"
     folder.mkdir()
-    hf.save(network, folder / "model.safetensors")
+    hf.save(network, folder / "best.safetensors")
     (folder / "config.toml").write_text(TrainConfig(data="digits", width=WIDTH, epochs=1).to_toml())
     return folder

@@ -18,7 +18,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
     hf.save(
-        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "model.safetensors"
+        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
     )
     (folder / "config.toml").write_text('data = "digits"\n')
     return folder
@@ -40,7 +40,7 @@ def test_a_run_becomes_a_file(
     exported = hf.export.load(file)
     assert exported.metadata.classes == tuple("0123456789")
     images = hf.data.to_float(hf.data.load("digits", split="test").images[:20])
-    expected = hf.certify(hf.load(run / "model.safetensors"), images)
+    expected = hf.certify(hf.load(run / "best.safetensors"), images)
     torch.testing.assert_close(exported.certify(images).radius, expected.radius, rtol=0, atol=1e-4)
 
 

@@ -12,7 +12,9 @@ from torch import nn
 import holdfast as hf
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models import storage
+from holdfast.models.compact import compact, expand
 from holdfast.models.lipconvnet import LipConvnet
+from holdfast.nn import SOC
 
 
 def tiny(**arguments: object) -> LipConvnet:
@@ -199,3 +201,47 @@ def test_other_models_are_not_saved(tmp_path: Path) -> None:
         ArgumentError, match=r"model: expected a network made by holdfast\.lipconvnet, got Linear"
     ):
         hf.save(nn.Linear(2, 2), tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("conv", "head"), [("soc", "lln"), ("soc", "orthogonal"), ("bcop", "lln"), ("cayley", "lln")]
+)
+def test_a_compact_file_is_small_and_nearly_the_same_network(tmp_path: Path, conv: str, head: str) -> None:
+    torch.manual_seed(0)
+    model = hf.lipconvnet(depth=5, conv=conv, head=head, width=8, num_classes=4, activation="hh1").eval()
+    hf.save(model, tmp_path / "whole.safetensors")
+    hf.save(model, tmp_path / "small.safetensors", compact=True)
+    small = hf.load(tmp_path / "small.safetensors")
+    ratio = (tmp_path / "small.safetensors").stat().st_size / (tmp_path / "whole.safetensors").stat().st_size
+    assert ratio < (0.45 if conv == "soc" else 0.6)
+    images = torch.rand(8, 3, 32, 32)
+    # bfloat16 moves every weight by up to 2^-9 of itself.
+    assert (small(images) - model(images)).norm() < 0.05 * model(images).norm()
+    assert small.normalize.std.equal(model.normalize.std)
+    # What was rounded once is not rounded again: a compact network is saved and loaded without change.
+    hf.save(small, tmp_path / "again.safetensors", compact=True)
+    again = hf.load(tmp_path / "again.safetensors")
+    before, after = small.state_dict(), again.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_compact_weights_without_rounding_are_the_same_operator() -> None:
+    layer = SOC(4, 8, 3)
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.to(torch.bfloat16))
+        layer.weight[0] = torch.randint(-8, 8, layer.weight[0].shape).float() * 2  # halves are exact
+    network = nn.Sequential(layer).eval()
+    state = expand(network, compact(network))
+    x = torch.rand(2, 4, 6, 6)
+    expected = network(x)
+    network.load_state_dict(state)
+    # Another largest entry scales the taps otherwise before the same norm is divided out.
+    torch.testing.assert_close(network(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_compact_taps_that_do_not_fit_are_named() -> None:
+    network = nn.Sequential(SOC(4, 8, 3))
+    tensors = compact(network)
+    tensors["0.centre"] = tensors["0.centre"][1:]
+    with pytest.raises(CheckpointError, match=r"0\.weight: its taps are missing or of another size"):
+        expand(network, tensors)

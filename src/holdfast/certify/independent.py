@@ -173,9 +173,19 @@ def read_network(path: str | os.PathLike[str]) -> NumpyNetwork:
             if entry["dtype"] == "BF16":  # the upper half of a float32
                 raw = (raw.astype(np.uint32) << 16).view(np.float32)
             tensors[name] = raw.astype(np.float64).reshape(entry["shape"])
+        _unpack(tensors)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a network that holdfast.save wrote ({error})") from error
     return NumpyNetwork(config, tensors)
+
+
+def _unpack(tensors: dict[str, Array]) -> None:
+    """Put together the taps of a compact file: the upper triangle of the skew centre, then the others."""
+    for name in [name for name in tensors if name.endswith(".taps")]:
+        prefix, taps = name.removesuffix("taps"), tensors.pop(name)
+        centre = np.zeros(taps.shape[1:])
+        centre[np.triu_indices(len(centre), 1)] = tensors.pop(prefix + "centre")
+        tensors[prefix + "weight"] = np.concatenate([(centre - centre.T)[None], taps])
 
 
 def zero_padded(kernel: Array, height: int, width: int) -> Callable[[Array], Array]:

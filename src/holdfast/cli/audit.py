@@ -21,7 +21,7 @@ Examples:
 
 holdfast audit runs/a
 
-holdfast audit runs/a --count 1000 --weights best
+holdfast audit runs/a --count 1000 --weights last
 
 holdfast audit runs/a --attacks pgd,pgd-minimal --steps 200 --restarts 5 --box
 
@@ -38,7 +38,7 @@ def audit(
     ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "last",
+    ] = "best",
     data: Annotated[
         str | None, typer.Option("--data", help="digits, cifar10, cifar100 or a folder; else the run's own.")
     ] = None,

@@ -57,7 +57,7 @@ def certify(
     ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "last",
+    ] = "best",
     precision: Annotated[
         str,
         typer.Option("--precision", help="float64 (proved) or float32 (rounding measured, twice as fast)."),

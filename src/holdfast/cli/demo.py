@@ -55,7 +55,7 @@ def demo(
     train(options, out, resume=again, progress=Silent() if as_json else for_terminal())
 
     tell("2/3 Certifying 360 digits it has never seen, then attacking the certificates")
-    source = find_network(out, None, "last")
+    source = find_network(out, None, "best")
     network = load(source.file)
     images = test_images(source, None, network)
     certificates = certify_with_progress(network, images, len(images), "float64", quiet=True)

@@ -40,7 +40,7 @@ def explore(
     ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "last",
+    ] = "best",
     port: Annotated[int, typer.Option("--port", help="Of the page.", min=1, max=65535)] = 7860,
     host: Annotated[
         str, typer.Option("--host", help="Address to serve on; the default is open to this machine alone.")

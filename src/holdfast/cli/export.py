@@ -15,7 +15,7 @@ Examples:
 
 holdfast export runs/a --onnx model.onnx
 
-holdfast export runs/a --weights best --onnx best.onnx --json
+holdfast export runs/a --weights last --onnx last.onnx --json
 
 holdfast export --zoo lipconvnet5-cifar10 --onnx cifar10.onnx
 """
@@ -32,7 +32,7 @@ def export(
     ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "last",
+    ] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Write the frozen network as ONNX in plain operators, with what certifies its predictions again."""

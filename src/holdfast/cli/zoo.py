@@ -8,8 +8,9 @@ import typer
 
 from holdfast.cli.console import help_without_command, print_json, print_table, say
 from holdfast.cli.network import shipped_networks
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, choose
 
+RADII = ("36/255", "72/255", "108/255")
 zoo_app = typer.Typer(help="Networks that ship with holdfast.")
 zoo_app.callback(invoke_without_command=True)(help_without_command)
 EXAMPLES = """
@@ -19,6 +20,13 @@ holdfast zoo list
 
 holdfast zoo list --json
 """
+SHOW_EXAMPLES = """
+Examples:
+
+holdfast zoo show lipconvnet5-cifar10
+
+holdfast zoo show lipconvnet5-cifar10 --json
+"""
 
 
 def list_zoo(
@@ -26,7 +34,7 @@ def list_zoo(
 ) -> None:
     """List the networks that can be used at once, by name."""
     rows = [
-        {"name": name, "megabytes": file.stat().st_size / 1e6, **_describe(file)}
+        {"name": name, "megabytes": file.stat().st_size / 1e6, **_describe(file), "card": _card(file)}
         for name, file in shipped_networks().items()
     ]
     if as_json:
@@ -39,23 +47,79 @@ def list_zoo(
         return
     print_table(
         "Networks that ship with holdfast",
-        ["Name", "Network", "Classes", "MB"],
+        ["Name", "Network", "Classes", "MB", "Standard", *(f"At {name}" for name in RADII)],
         [
             [
                 row["name"],
                 f"LipConvnet-{row['depth']}, {row['conv']}, {row['activation']}, {row['head']}",
                 str(row["num_classes"]),
                 f"{row['megabytes']:.1f}",
+                *_shares(row["card"]),
             ]
             for row in rows
         ],
-        numbers=2,
+        numbers=6,
     )
     say(f"Try one: holdfast certify --zoo {rows[0]['name']} --images my.png")
 
 
+def show_zoo(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A network of holdfast zoo list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
+    known = shipped_networks()
+    file = known[choose("zoo", name, known)]
+    card = _card(file)
+    if as_json:
+        print_json({"name": name, **_describe(file), "card": card})
+        return
+    if card is None:
+        say(f"{name} ships without a card; holdfast certify --zoo {name} measures it on this machine.")
+        return
+    training, audit = card["training"], card["audit"]
+    rows = [
+        ["trained and tested on", f"{card['data']}, {card['test_images']} test images"],
+        ["standard accuracy", f"{card['standard']:.2%}"],
+        *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
+        ["median radius", f"{card['median_radius']:.4f}"],
+        ["proved Lipschitz constant", f"{card['lipschitz']:.6f} from pixels to features"],
+        ["arithmetic", f"{card['precision']}, rounding included"],
+        ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
+        ["", f"{training['hours']:.1f} hours on {training['threads']} threads of {training['cpu']}"],
+        ["audit", _verdict(audit)],
+        ["weights", f"sha256 {card['weights_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
+    ]
+    print_table(name, ["", ""], rows)
+
+
 list_zoo.__doc__ = f"{list_zoo.__doc__}\n{EXAMPLES}"
+show_zoo.__doc__ = f"{show_zoo.__doc__}\n{SHOW_EXAMPLES}"
 zoo_app.command("list")(list_zoo)
+zoo_app.command("show")(show_zoo)
+
+
+def _card(file: Path) -> dict[str, Any] | None:
+    path = file.with_suffix(".json")
+    if not path.is_file():
+        return None
+    card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return card
+
+
+def _shares(card: dict[str, Any] | None) -> list[str]:
+    if card is None:
+        return [""] * (1 + len(RADII))
+    return [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
+
+
+def _verdict(audit: dict[str, Any] | None) -> str:
+    if audit is None:
+        return "not attacked yet"
+    return (
+        f"{audit['broken']} of {audit['certified']} certificates broken by {len(audit['attacks'])} attacks; "
+        f"nearest change found at {audit['ratio']['smallest']:.3f} times its radius"
+    )
 
 
 def _describe(file: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from holdfast import files
 from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models import compact as compacting
 from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
 from holdfast.nn.walk import unwrap
 
@@ -23,7 +24,7 @@ KEY = "holdfast"
 ZOO = Path(__file__).parents[1] / "zoo"
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = False) -> None:
     """Write a network to one .safetensors file: its tensors, and as JSON what is needed to build it again.
 
     The file appears complete or not at all: it is written beside its place, flushed to the disk and renamed.
@@ -31,6 +32,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Args:
         model: a network made by `lipconvnet`, also inside a wrapper such as DDP.
         path: the file; an existing one is replaced.
+        compact: round matrices to bfloat16 and keep only what is free of them, for a small file. It is
+            another network then, if a similar one: certify it as it is loaded.
 
     Raises:
         ArgumentError: the model was not made by `lipconvnet`.
@@ -47,8 +50,13 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "holdfast": version("holdfast"),
         "model": "lipconvnet",
         "config": dataclasses.asdict(inner.config),
+        "compact": compact,
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in inner.state_dict().items()}
+    tensors = (
+        compacting.compact(inner)
+        if compact
+        else {name: t.detach().cpu().contiguous() for name, t in inner.state_dict().items()}
+    )
     write_atomically(Path(path), to_bytes(tensors, {KEY: json.dumps(header)}))
 
 
@@ -70,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
             model = lipconvnet(**dataclasses.asdict(config))
         except ArgumentError as error:
             raise CheckpointError(f"{file}: describes a network that cannot be built ({error})") from error
-    _fill(file, model, tensors)
+    _fill(file, model, compacting.expand(model, tensors) if header.get("compact") else tensors)
     return model.eval()
 
 

@@ -1,0 +1,61 @@
+"""The zoo: a run becomes a network that ships, with a card whose numbers are of the network as it ships."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.data import load, to_float
+
+from .conftest import Command
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import make_zoo
+
+
+@pytest.fixture
+def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
+    """A folder with one network, made from a finished run."""
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    for place in ("holdfast.cli.network.ZOO", "holdfast.models.storage.ZOO", "make_zoo.ZOO"):
+        monkeypatch.setattr(place, folder)
+    card = make_zoo.make(trained, "tiny-digits")
+    (folder / "tiny-digits.json").write_text(json.dumps(card))
+    return folder
+
+
+def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:
+    card = json.loads((zoo / "tiny-digits.json").read_text())
+    digits = load("digits", split="test")
+    found = hf.certify(hf.load("tiny-digits"), to_float(digits.images))
+    right = found.prediction == digits.labels
+    assert card["standard"] == right.double().mean().item()
+    assert card["certified"]["36/255"] == (right & (found.radius > 36 / 255)).double().mean().item()
+    assert card["lipschitz"] == found.lipschitz
+    assert card["audit"] is None
+
+
+def test_list_and_show_say_what_is_proved(command: Command, zoo: Path) -> None:
+    card = json.loads((zoo / "tiny-digits.json").read_text())
+    assert f"{card['standard']:.2%}" in command("zoo", "list").out
+    shown = command("zoo", "show", "tiny-digits").out
+    assert "not attacked yet" in shown
+    assert f"{card['certified']['72/255']:.2%}" in shown
+    assert json.loads(command("zoo", "show", "tiny-digits", "--json").out)["card"] == card
+    result = command("zoo", "show", "tiny-digit")
+    assert (result.code, "did you mean 'tiny-digits'?" in result.err) == (2, True)
+
+
+def test_the_audit_of_another_network_does_not_reach_the_card(command: Command, zoo: Path) -> None:
+    card = json.loads((zoo / "tiny-digits.json").read_text())
+    options = ["--count", "3", "--steps", "5", "--attacks", "noise,pgd", "--data", "digits"]
+    assert command("audit", "--zoo", "tiny-digits", *options, "--out", zoo / "audit").code == 0
+    with_verdict = make_zoo.add_audit(card, zoo / "audit")
+    assert with_verdict["audit"]["broken"] == 0
+    (zoo / "tiny-digits.json").write_text(json.dumps(with_verdict))
+    assert "certificates broken by 2 attacks" in " ".join(command("zoo", "show", "tiny-digits").out.split())
+    with pytest.raises(SystemExit, match="audits another network"):
+        make_zoo.add_audit(card | {"weights_sha256": "0"}, zoo / "audit")
