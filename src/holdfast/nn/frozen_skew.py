@@ -71,12 +71,18 @@ class FrozenSeries(LipschitzModule):
         padding, degree = self.kernel.shape[-1] // 2, len(coefficients) - 1
         y = x
         for power in range(degree - 1, -1, -1):
-            rows = self.kernel if power > 0 else self.kernel[:keep]
-            y = F.conv2d(y, rows[:, : y.shape[1]], padding=padding)
+            rows = (self.kernel if power > 0 else self.kernel[:keep])[:, : y.shape[1]]
+            coefficient = coefficients[power]
             if power == degree - 1:
-                y.mul_(coefficients[degree])
-            common = min(y.shape[1], x.shape[1])
-            y[:, :common].add_(x[:, :common], alpha=coefficients[power])
+                rows = rows * coefficients[degree]
+                if rows.numel() < y.numel():
+                    # (c_d A + c_{d-1}) x in one convolution: cheaper in the kernel than on the map.
+                    rows[:, :, padding, padding].diagonal().add_(coefficient)
+                    coefficient = 0.0
+            y = F.conv2d(y, rows, padding=padding)
+            if coefficient:
+                common = min(y.shape[1], x.shape[1])
+                y[:, :common].add_(x[:, :common], alpha=coefficient)
         return y
 
     def output_shape(self, input_shape: Shape) -> Shape:
