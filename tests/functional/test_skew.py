@@ -115,8 +115,9 @@ def test_a_pivot_is_the_derivative_through_the_scale(
     weight, x = draw(shape)
     left, right = torch.randn(2, 1, c, h, w, dtype=torch.float64)
     operator = SkewOperator(skew_taps(weight), h, w)
-    scale = 0.5 / operator.bilinear(left, right)
-    pivoted = operator.series(x, coefficients, scale.detach(), keep, (left, right))
+    product = operator.bilinear(left, right)
+    scale = 0.5 / product
+    pivoted = operator.series(x, coefficients, scale.detach(), keep, (left, right, product.detach()))
     through = operator.series(x, coefficients, scale, keep)
     cotangent = torch.randn_like(pivoted)
     (a,) = torch.autograd.grad(pivoted, weight, cotangent, retain_graph=True)
@@ -134,7 +135,7 @@ def test_low_precision_stays_close(
     """Relative to the float64 result: 1e-5 and 1e-4 in float32; a few units of 2^-8 in bfloat16."""
     _, _, keep, _, h, w = shape
     weight, x = draw(shape)
-    norm, _ = operator_norm_estimate(
+    *_, norm = operator_norm_estimate(
         SkewOperator(skew_taps(weight).detach(), h, w), start_vector(weight, 1, shape[0], h, w), 200
     )
     cotangent = torch.randn(len(x), keep, h, w, dtype=torch.float64)
@@ -165,7 +166,7 @@ def test_norm_estimates_are_norms(shape: tuple[int, ...]) -> None:
     taps = skew_taps(draw(shape)[0]).detach()
     kernel = kernel_from_taps(taps)
     operator = SkewOperator(taps, h, w)
-    norm, (left, right) = operator_norm_estimate(operator, start_vector(taps, 1, c, h, w), 2000)
+    left, right, norm = operator_norm_estimate(operator, start_vector(taps, 1, c, h, w), 2000)
     exact = torch.linalg.matrix_norm(dense_convolution(kernel, h, w), 2)
     torch.testing.assert_close(norm, exact, rtol=1e-6, atol=0)
     torch.testing.assert_close(operator.bilinear(left, right), norm, rtol=1e-12, atol=0)

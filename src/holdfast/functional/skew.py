@@ -17,6 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+Pivot = tuple[Tensor, Tensor, Tensor]
+"""Two batches of maps u, v and the number <u, A v>."""
+
+
 def transpose_kernel(kernel: Tensor) -> Tensor:
     """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
     return kernel.transpose(0, 1).flip(2, 3)
@@ -55,7 +59,7 @@ def _with_skew_centre(taps: Tensor, dtype: torch.dtype) -> Tensor:
     # The lower of the two precisions is enough, exact negation keeps the result skew, and a transposed copy
     # is blocked by cache lines where elementwise reads of a transpose are not.
     centre = taps[0].to(dtype) if dtype.itemsize < taps.dtype.itemsize else taps[0]
-    result[0] = (centre - centre.T.contiguous()).mul_(sqrt(0.5))
+    torch.sub(centre, centre.T.contiguous(), out=result[0]).mul_(sqrt(0.5))
     result[1:] = taps[1:]
     return result
 
@@ -117,7 +121,7 @@ class SkewOperator:
         coefficients: tuple[float, ...],
         scale: Tensor,
         out_channels: int,
-        pivot: tuple[Tensor, Tensor] | None = None,
+        pivot: Pivot | None = None,
     ) -> Tensor:
         """First `out_channels` channels of p(scale * A) x for p with real coefficients c_0, ..., c_d.
 
@@ -129,8 +133,8 @@ class SkewOperator:
             coefficients: c_0, ..., c_d with d >= 1.
             scale: a tensor with one element; it may require gradients.
             out_channels: at most c.
-            pivot: (left, right) such that `scale` is a constant divided by <left, A right>, to have the
-                derivative of that product in the gradient of the taps.
+            pivot: (left, right, <left, A right>) such that `scale` is a constant divided by that product,
+                to have its derivative in the gradient of the taps.
         """
         result: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
             x, self.taps, scale, self, coefficients, out_channels, pivot
@@ -294,7 +298,7 @@ class _Series(torch.autograd.Function):
         operator: SkewOperator,
         coefficients: tuple[float, ...],
         out_channels: int,
-        pivot: tuple[Tensor, Tensor] | None,
+        pivot: Pivot | None,
     ) -> Tensor:
         s, degree = float(scale), len(coefficients) - 1
         x = x.contiguous(memory_format=torch.channels_last)
@@ -333,10 +337,9 @@ class _Series(torch.autograd.Function):
         radial = (grad_taps * taps).sum(dtype=torch.promote_types(taps.dtype, torch.float32))
         if ctx.pivot is not None:
             # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
-            left, right = ctx.pivot
-            norm = (left * operator(right)).sum(dtype=radial.dtype)
-            pair = (left * (-radial / norm).to(left.dtype), right, 1.0)
-            grad_taps = operator.tap_gradient([pair], grad_taps)
+            left, right, norm = ctx.pivot
+            factor = torch.where(norm != 0, -radial / norm, 0.0)
+            grad_taps = operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale, None, None, None, None
 

@@ -9,7 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from holdfast.functional.skew import SkewOperator, kernel_from_taps
+from holdfast.functional.skew import Pivot, SkewOperator, kernel_from_taps
 
 CONVERGED_ITERATIONS = 200
 
@@ -22,15 +22,13 @@ def start_vector(like: Tensor, *shape: int) -> Tensor:
 
 
 @torch.no_grad()
-def operator_norm_estimate(
-    operator: SkewOperator, vector: Tensor, iterations: int
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def operator_norm_estimate(operator: SkewOperator, vector: Tensor, iterations: int) -> Pivot:
     """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H,
     W).
 
-    Stops early when the estimate no longer changes. Returns the estimate <left, A right>, from below, and the
-    pair (left, right); left is the vector to go on from. The estimate carries no gradient:
-    `SkewOperator.series` takes the pair as its pivot.
+    Stops early when the estimate no longer changes. Returns left, right and the estimate <left, A right>,
+    from below; left is the vector to go on from. The estimate carries no gradient: `SkewOperator.series`
+    takes the three as its pivot.
     """
     right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
     previous = None
@@ -39,7 +37,7 @@ def operator_norm_estimate(
         if step + 1 == iterations or _settled(length, previous):
             break
         previous, right = length, left
-    return length, (left, right)
+    return left, right, length
 
 
 def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

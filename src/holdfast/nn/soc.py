@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import choose
 from holdfast.functional.series import SERIES, Family, Series
-from holdfast.functional.skew import SkewOperator, kernel_from_taps, skew_taps
+from holdfast.functional.skew import Pivot, SkewOperator, kernel_from_taps, skew_taps
 from holdfast.functional.skew_norms import (
     CONVERGED_ITERATIONS,
     kernel_norm_estimate,
@@ -29,7 +29,7 @@ class _Scaled(NamedTuple):
 
     operator: SkewOperator
     scale: Tensor
-    pivot: tuple[Tensor, Tensor] | None
+    pivot: Pivot | None
 
 
 @register_convolution("soc")
@@ -145,7 +145,9 @@ class SOC(OrthogonalConv2d):
         scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
         if dtype == self.weight.dtype:
             return scaled
-        pivot = None if scaled.pivot is None else (scaled.pivot[0].to(dtype), scaled.pivot[1].to(dtype))
+        pivot = scaled.pivot
+        if pivot is not None:
+            pivot = (pivot[0].to(dtype), pivot[1].to(dtype), pivot[2])
         return _Scaled(SkewOperator(operator.taps.to(dtype), height, width), scaled.scale, pivot)
 
     def _constant_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
@@ -167,8 +169,8 @@ class SOC(OrthogonalConv2d):
     def _scale(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[_Scaled, Tensor]:
         target = self.family.target[self.kernel_size]
         if self.family.by_operator_norm:
-            norm, pivot = operator_norm_estimate(operator, vector, iterations)
-            return _Scaled(operator, _quotient(target, norm), pivot), pivot[0]
+            pivot = operator_norm_estimate(operator, vector, iterations)
+            return _Scaled(operator, _quotient(target, pivot[2]), pivot), pivot[0]
         norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
         return _Scaled(operator, _quotient(target, norm), None), vector
 
