@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
 
