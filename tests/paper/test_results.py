@@ -10,6 +10,8 @@ from holdfast.paper.budget import Budget
 from holdfast.paper.claims import claims_sheet
 from holdfast.paper.measure import finished_runs
 from holdfast.paper.results import results, write_results
+from holdfast.paper.tables import tables
+from holdfast.paper.times import TIMES, time_networks
 
 from .conftest import SMALL, WriteRun, accuracies
 
@@ -75,3 +77,29 @@ def test_a_gain_within_chance_is_called_so(write_run: WriteRun) -> None:
     write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 12.5))
     (line,) = claims_sheet(finished_runs(root)).lines
     assert line[4:6] == ("+0.50", "within chance")
+
+
+def test_kept_timings_fill_the_time_tables(folder: Path) -> None:
+    table = tables()["cifar10-times"]
+    rows = table.select(["5"])
+    time_networks(rows, folder / TIMES, width=2, images=128, say=lambda _: None, clock=lambda *_: 0.5)
+    time_networks(rows, folder / TIMES, width=2, images=256, say=lambda _: None, clock=lambda *_: 2.0)
+    text = results(folder)
+    assert "this machine, frozen | 78.12 | 78.12 |" in text  # the one over more images
+    assert "- `cifar10-times`: 7 of 8 rows." in text
+    assert "- `cifar100-times`: 8 of 8 rows." in text
+
+
+def test_revised_tables_show_the_runs_whose_constants_were_estimated(folder: Path) -> None:
+    assert "cifar10-revised)." not in results(folder)
+    run = next(path for path in folder.iterdir() if "hh1-orthogonal-cr0.5" in path.name)
+    revised = {
+        "accuracies": accuracies((61.0, 44.1, 29.1, 17.1)),
+        "estimated_deviation": 1e-6,
+        "proved_deviation": 2e-6,
+    }
+    (run / "revised.json").write_text(json.dumps(revised))
+    text = results(folder)
+    assert " | estimate | 61.00 | 44.10 | 29.10 | 17.10 |" in text
+    assert "Here: estimated +1.0000e-06 (from below), proved +2.0000e-06 (from above)." in text
+    assert "- `cifar10-revised`: 23 of 24 rows." in text

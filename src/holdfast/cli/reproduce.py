@@ -206,7 +206,7 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
     import torch
 
     from holdfast.paper.render import terminal, write
-    from holdfast.paper.times import time_networks, time_sheet
+    from holdfast.paper.times import TIMES, time_networks, time_sheet
 
     console = Console()
     if dry_run:
@@ -219,7 +219,7 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
     if reproduction.timed and reproduction.budget.threads is not None:
         torch.set_num_threads(reproduction.budget.threads)
     for table, rows in reproduction.timed:
-        folder = reproduction.out / "times"
+        folder = reproduction.out / TIMES
         timings = time_networks(rows, folder, width=reproduction.budget.width, images=images)
         sheets.append(time_sheet(table, rows, timings))
     for sheet in sheets:

@@ -15,6 +15,7 @@ from holdfast.certify.records import FILE, read_records
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
 from holdfast.paper.measure import REVISED, finished_runs
+from holdfast.paper.times import TIMES
 from holdfast.training.metrics import ENVIRONMENT, METRICS
 from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY
@@ -30,8 +31,12 @@ def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
     What a run leaves is kept as it is (config, metrics, summary, environment), but for two things: absolute
     paths shrink to their last name, for they say nothing on another machine, and the certificates become a
     compressed table of label, prediction, runner-up and radius, the radius rounded down. Weights stay where
-    they are.
+    they are. Timings come along.
     """
+    timings = [path for path in (runs / TIMES).glob("*.json") if path.is_file()]
+    for path in timings:
+        (results / TIMES).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, results / TIMES / path.name)
     return tuple(_keep(run.folder, results / run.folder.name) for run in finished_runs(runs))
 
 

@@ -8,9 +8,10 @@ from holdfast.files import write_atomically
 from holdfast.paper.budget import budget_label
 from holdfast.paper.claims import claims_sheet
 from holdfast.paper.compare import by_network, compare
-from holdfast.paper.measure import Run, finished_runs
+from holdfast.paper.measure import REVISED, Run, finished_runs, revise
 from holdfast.paper.render import Sheet, markdown
 from holdfast.paper.tables import COLUMNS, Network, networks, tables
+from holdfast.paper.times import TIMES, time_sheet, timed_rows
 from holdfast.training.config import TrainConfig
 from holdfast.training.metrics import read_metrics
 from holdfast.training.run_folder import CONFIG
@@ -43,21 +44,21 @@ def results(folder: Path) -> str:
         raise DataError(
             f"results: {folder} holds no run; train with --out {folder}/NAME, or name another folder"
         )
-    return "\n".join([HEAD.format(folder=folder.name), *_sections(runs, unfinished)])
+    return "\n".join([HEAD.format(folder=folder.name), *_sections(runs, unfinished, folder)])
 
 
-def _sections(runs: Sequence[Run], unfinished: Sequence[Path]) -> Iterator[str]:
+def _sections(runs: Sequence[Run], unfinished: Sequence[Path], folder: Path) -> Iterator[str]:
     if runs:
         yield f"## All runs\n\n{markdown(runs_sheet(runs))}"
         claims = claims_sheet(runs)
         if claims.lines:
             yield f"## Does it show?\n\n{markdown(claims)}"
-        compared = [markdown(sheet) for sheet in _compared(runs)]
+        compared = [markdown(sheet) for sheet in _compared(runs, folder)]
         if compared:
             yield "## Beside the paper\n\n" + "\n".join(compared)
     if unfinished:
         yield f"## Not finished\n\n{markdown(unfinished_sheet(unfinished))}"
-    yield f"## What was not run\n\n{not_run(runs)}"
+    yield f"## What was not run\n\n{not_run(runs, folder)}"
     if runs:
         yield f"## Machines\n\n{_machines(runs)}"
 
@@ -129,15 +130,19 @@ def unfinished_sheet(folders: Sequence[Path]) -> Sheet:
     )
 
 
-def not_run(runs: Sequence[Run]) -> str:
+def not_run(runs: Sequence[Run], folder: Path) -> str:
     """Which tables are incomplete, and by how much."""
     done = {run.network for run in runs}
+    revised = {run.network for run in runs if (run.folder / REVISED).exists()}
     lines = []
     for table in tables().values():
-        if table.kind != "times":
-            missing = [row for row in table.rows if row.network not in done]
-            if missing:
-                lines.append(f"- `{table.name}`: {len(missing)} of {len(table.rows)} rows.")
+        if table.kind == "times":
+            missing = len(table.rows) - len(timed_rows(table.rows, folder / TIMES)[0])
+        else:
+            found = revised if table.kind == "revised" else done
+            missing = sum(row.network not in found for row in table.rows)
+        if missing:
+            lines.append(f"- `{table.name}`: {missing} of {len(table.rows)} rows.")
     trained = len(done.intersection(networks()))
     summary = (
         f"{trained} of the paper's {len(networks())} distinct networks were trained, at the budgets above."
@@ -145,12 +150,19 @@ def not_run(runs: Sequence[Run]) -> str:
     return "\n".join([summary, "", *lines, ""])
 
 
-def _compared(runs: Sequence[Run]) -> Iterator[Sheet]:
+def _compared(runs: Sequence[Run], folder: Path) -> Iterator[Sheet]:
     known = by_network(runs)
+    # Revised constants need the networks themselves, which are not kept: only what was computed beside them.
+    revised = by_network(run for run in runs if (run.folder / REVISED).exists())
     for table in tables().values():
-        # The revised tables repeat the main ones and need the networks themselves, which are not kept here.
-        if table.kind == "accuracy" and (rows := [row for row in table.rows if row.network in known]):
-            yield compare(table, rows, known)
+        if table.kind == "times":
+            timed, timings = timed_rows(table.rows, folder / TIMES)
+            if timed:
+                yield time_sheet(table, timed, timings)
+            continue
+        trained = revised if table.kind == "revised" else known
+        if rows := [row for row in table.rows if row.network in trained]:
+            yield compare(table, rows, trained, revise=revise)
 
 
 def _reported() -> dict[Network, tuple[str, ...]]:

@@ -19,6 +19,9 @@ from holdfast.models.lipconvnet import lipconvnet
 from holdfast.paper.render import Line, Sheet
 from holdfast.paper.tables import Network, Row, Table
 
+TIMES = "times"
+"""Folder of the timings, beside the runs."""
+
 TEST_IMAGES = 10_000
 CLASSES = {"cifar10": 10, "cifar100": 100}
 REPEATS = 3
@@ -89,6 +92,24 @@ def time_networks(
                 write_atomically(path, (json.dumps(asdict(timing), indent=2) + "\n").encode())
             found[network][form] = Timing(**json.loads(path.read_text("utf-8")))
     return found
+
+
+def timed_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], dict[Network, dict[str, Timing]]]:
+    """The rows of which every network has been timed, and their timings, from the files in `folder`.
+
+    Of several timings of one network the one over most images counts.
+    """
+    found: dict[Network, dict[str, Timing]] = {}
+    for network in dict.fromkeys(network for row in rows for network in row.networks.values()):
+        for form in FORMS:
+            files = folder.glob(f"{network.key}-w*-{form}-*images-*threads.json")
+            timings = [Timing(**json.loads(file.read_text("utf-8"))) for file in sorted(files)]
+            if timings:
+                found.setdefault(network, {})[form] = max(timings, key=lambda timing: timing.images)
+    complete = [
+        row for row in rows if all(len(found.get(n, {})) == len(FORMS) for n in row.networks.values())
+    ]
+    return complete, found
 
 
 def random_network(network: Network, width: int) -> nn.Module:
