@@ -34,9 +34,8 @@ from holdfast.training.metrics import read_metrics
 
 # name: (radius, degree in training, drift, degree in evaluation, drift)
 STUDIED = {
-    "degree 2/3, angles to 0.9": (1.0, (2, 0.1), (3, 0.03)),
+    "degree 2/3, angles to 0.7": (1.0, (2, 0.3), (3, 0.02)),
     "degree 2/3, angles to 1.0": (1.12, (2, 0.1), (3, 0.05)),
-    "degree 3/4, angles to 1.2": (1.6, (3, 0.3), (4, 0.03)),
     "degree 3/5, angles to 1.7": (2.1, (3, 0.3), (5, 0.03)),
     "degree 4/5, angles to 1.9": (2.1, (4, 0.1), (5, 0.03)),
 }

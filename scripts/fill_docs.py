@@ -16,6 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SPEED = ROOT / "benchmarks/results/speed.json"
 DEMO = ROOT / "docs/pictures/demo.json"
+DEGREES = ROOT / "benchmarks/results/degrees.json"
+ZOO = ROOT / "src/holdfast/zoo"
+RADII = ("36/255", "72/255", "108/255")
 PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
 
@@ -88,7 +91,66 @@ def demo(record: Path = DEMO) -> str:
     )
 
 
-PARTS: dict[str, Callable[[], str]] = {"speed": speed, "speed-summary": speed_summary, "demo": demo}
+def degrees(record: Path = DEGREES) -> str:
+    """Which polynomial of SOC trains best: accuracy after a few epochs beside the cost of a step."""
+    data = _read(record)
+    if data is None:
+        return "Not measured yet: `python benchmarks/degrees.py` writes the record."
+    seconds = data["step"].get("seconds", {})
+    unit = seconds.get("degree 2/3, angles to 1.0")
+    rows = []
+    for row in data["trained"]:
+        shares = (row["held_out"]["standard"], *row["held_out"]["certified"].values())
+        rows.append(
+            [
+                str(row["degrees"][0]),
+                f"{row['largest_angle']:.1f}",
+                f"{row['modulus_errors'][0]:.1e}",
+                f"{seconds[row['series']] / unit:.2f}" if unit else "not timed",
+                str(row["epochs"]),
+                *(f"{share:.1%}" for share in shares),
+            ]
+        )
+    head = ["degree", "angles up to", "modulus error", "step", "epochs", "standard", *RADII]
+    first = data["trained"][0]
+    return "\n\n".join(
+        [
+            _table(head, rows, numbers=len(head)),
+            f"LipConvnet-5 at width {first['width']} on CIFAR-10, bf16, one cycle to a learning rate of "
+            f"{first['lr']}, one seed, {first['held_out']['images']:,} held-out images; a step relative to the "
+            "polynomial that ships, at width 32.",
+        ]
+    )
+
+
+def zoo(folder: Path = ZOO) -> str:
+    """The networks that ship, from their cards."""
+    cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if not cards:
+        return "No network ships with this version."
+    rows = [
+        [
+            f"`{card['name']}`",
+            *(f"{share:.2%}" for share in (card["standard"], *card["certified"].values())),
+            f"{card['median_radius']:.3f}",
+            f"{card['training']['epochs']:.0f} epochs, {card['training']['hours']:.1f} h",
+            "not yet"
+            if card["audit"] is None
+            else f"{card['audit']['broken']} of {card['audit']['certified']:,} broken",
+        ]
+        for card in cards
+    ]
+    head = ["network", "standard", *RADII, "median radius", "training", "audit"]
+    return _table(head, rows, numbers=7)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "speed-summary": speed_summary,
+    "demo": demo,
+    "degrees": degrees,
+    "zoo": zoo,
+}
 
 
 def fill(text: str) -> str:
