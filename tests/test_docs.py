@@ -181,10 +181,10 @@ def test_the_degrees_of_the_series_are_as_the_page_says() -> None:
     def degrees(name: str, mode: str) -> list[int]:
         return [len(getattr(SERIES[name], mode)[size].coefficients) - 1 for size in (1, 3, 5)]
 
-    assert degrees("isometric", "training") == [2, 2, 2]
-    assert degrees("isometric", "evaluation") == [3, 3, 3]
     text = (ROOT / "docs/layers/soc.md").read_text()
     for mode in ("training", "evaluation"):
+        (degree,) = set(degrees("isometric", mode))
+        assert f"| degree in {mode} | {degree}:" in text
         assert f"{', '.join(map(str, degrees('exponential', mode)))} for `k` = 1, 3, 5" in text
 
 
