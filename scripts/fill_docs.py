@@ -117,8 +117,8 @@ def degrees(record: Path = DEGREES) -> str:
         [
             _table(head, rows, numbers=len(head)),
             f"LipConvnet-5 at width {first['width']} on CIFAR-10, bf16, one cycle to a learning rate of "
-            f"{first['lr']}, one seed, {first['held_out']['images']:,} held-out images; a step is relative to "
-            "that of the polynomial that ships, at width 32.",
+            f"{first['lr']}, one seed, {first['held_out']['images']:,} held-out images. A step is relative "
+            "to that of the polynomial that ships, at width 32.",
         ]
     )
 
