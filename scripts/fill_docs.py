@@ -128,18 +128,17 @@ def zoo(folder: Path = ZOO) -> str:
     cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if not cards:
         return "No network ships with this version."
-    rows = [
-        [
-            f"`{card['name']}`",
-            *(f"{share:.2%}" for share in (card["standard"], *card["certified"].values())),
-            f"{card['median_radius']:.3f}",
-            f"{card['training']['epochs']:.0f} epochs, {card['training']['hours']:.1f} h",
-            "not yet"
-            if card["audit"] is None
-            else f"{card['audit']['broken']} of {card['audit']['certified']:,} broken",
-        ]
-        for card in cards
-    ]
+    rows = []
+    for card in cards:
+        training, audit = card["training"], card["audit"]
+        verdict = "not yet" if audit is None else f"{audit['broken']} of {audit['certified']:,} broken"
+        shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
+        spent = (
+            f"{training['epochs']:.0f} epochs, {training['hours']:.1f} hours of {training['threads']} core"
+        )
+        rows.append([f"`{card['name']}`", *shares, f"{card['median_radius']:.3f}", spent, verdict])
+        if card["paper"]:
+            rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "", "200 epochs", ""])
     head = ["network", "standard", *RADII, "median radius", "training", "audit"]
     return _table(head, rows, numbers=7)
 

@@ -23,6 +23,7 @@ from holdfast.data import to_float
 from holdfast.models.storage import ZOO
 from holdfast.paper.budget import budget_label
 from holdfast.paper.measure import read_run
+from holdfast.paper.tables import reported_rows
 
 LARGEST = 20e6
 """Bytes of one file."""
@@ -48,6 +49,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
         "median_radius": outcomes.median_radius(),
         "lipschitz": found.lipschitz,
         "precision": found.precision,
+        "paper": reported_rows().get(run.network),
         "before_rounding": {
             key: run.summary.test["best"][key] for key in ("standard", "certified", "lipschitz")
         },

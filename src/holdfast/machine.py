@@ -18,5 +18,6 @@ def cpu_model() -> str:
 
 
 def command_line() -> str:
-    """The command that is running, as it would be typed."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command that is running, as it would be typed; python -m holdfast is holdfast."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["holdfast" if program == "__main__.py" else program, *sys.argv[1:]])

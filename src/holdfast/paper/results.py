@@ -10,7 +10,7 @@ from holdfast.paper.claims import claims_sheet
 from holdfast.paper.compare import by_network, compare
 from holdfast.paper.measure import REVISED, Run, finished_runs, revise
 from holdfast.paper.render import Sheet, markdown
-from holdfast.paper.tables import COLUMNS, Network, networks, tables
+from holdfast.paper.tables import COLUMNS, networks, reported_rows, tables
 from holdfast.paper.times import TIMES, time_sheet, timed_rows
 from holdfast.training.config import TrainConfig
 from holdfast.training.metrics import read_metrics
@@ -65,7 +65,7 @@ def _sections(runs: Sequence[Run], unfinished: Sequence[Path], folder: Path) -> 
 
 def runs_sheet(runs: Sequence[Run]) -> Sheet:
     """Every finished run with its accuracies, what the paper reports for that network, and its cost."""
-    reported = _reported()
+    reported = reported_rows()
     lines = []
     for run in runs:
         values, paper = run.test("best"), reported.get(run.network)
@@ -163,16 +163,6 @@ def _compared(runs: Sequence[Run], folder: Path) -> Iterator[Sheet]:
         trained = revised if table.kind == "revised" else known
         if rows := [row for row in table.rows if row.network in trained]:
             yield compare(table, rows, trained, revise=revise)
-
-
-def _reported() -> dict[Network, tuple[str, ...]]:
-    """What the paper prints for each network on the test set, from the first table that has it."""
-    found: dict[Network, tuple[str, ...]] = {}
-    for table in tables().values():
-        if table.kind == "accuracy" and table.split == "test":
-            for row in table.rows:
-                found.setdefault(row.network, tuple(row.reported.values()))
-    return found
 
 
 def _unfinished(folder: Path) -> list[Path]:

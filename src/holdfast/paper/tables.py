@@ -149,6 +149,16 @@ def networks(*names: str) -> tuple[Network, ...]:
     return tuple(dict.fromkeys(row.network for row in rows))
 
 
+def reported_rows() -> dict[Network, tuple[str, ...]]:
+    """What the paper prints for each network on the test set, from the first table that has it."""
+    found: dict[Network, tuple[str, ...]] = {}
+    for table in tables().values():
+        if table.kind == "accuracy" and table.split == "test":
+            for row in table.rows:
+                found.setdefault(row.network, tuple(row.reported.values()))
+    return found
+
+
 def _handles(row: Row) -> set[str]:
     return {str(row.depth), row.name, slug(row.method)} - {""}
 
