@@ -173,12 +173,43 @@ def test_evaluation_is_the_same_with_and_without_gradients(name: str, case: Case
 
 
 @few_cases
-@pytest.mark.parametrize("edit", ["data", "in place", "assigned data", "load_state_dict", "to"])
+def test_a_step_of_an_optimizer_is_seen(name: str, case: Case) -> None:
+    layer, fresh = builder(name, case)().double().eval(), builder(name, case)().double().eval()
+    x = torch.randn(2, *case.shape, dtype=torch.float64)
+    with torch.no_grad():
+        before = layer(x)
+        assert torch.equal(layer(x), before)
+    layer(x)[:, 0].sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    with torch.no_grad():
+        assert not torch.equal(layer(x), before)
+        fresh.load_state_dict(layer.state_dict())
+        assert torch.equal(layer(x), fresh(x))
+
+
+@few_cases
+def test_what_inference_mode_left_behind_serves_a_later_attack(name: str, case: Case) -> None:
+    layer = builder(name, case)().eval().requires_grad_(False)
+    x = torch.rand(2, *case.shape)
+    with torch.inference_mode():
+        expected = layer(x).clone()
+    x.requires_grad_()
+    y = layer(x)
+    y.sum().backward()
+    assert torch.equal(y, expected)
+    assert x.grad is not None
+
+
+@few_cases
+@pytest.mark.parametrize("edit", ["data", "in place", "one entry", "assigned data", "load_state_dict", "to"])
 def test_a_change_of_weights_is_seen(name: str, case: Case, edit: str) -> None:
     layer, other = builder(name, case)().double().eval(), builder(name, case)().double().eval()
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     with torch.no_grad():
         layer(x)
+        if edit == "one entry":  # no version counter sees this
+            layer.get_parameter("weight").data.flatten()[1] += 0.5
+            other.load_state_dict(layer.state_dict())
         if edit == "load_state_dict":
             layer.load_state_dict(other.state_dict())
         for mine, theirs in zip(layer.parameters(), other.parameters(), strict=True):
