@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -35,6 +35,14 @@ holdfast reproduce results --out runs/paper --results results
 FIGURE_NAMES = ("figure1", "figure2")
 
 
+def _budget(name: str, explained: str | None = None) -> Any:
+    return typer.Option(name, help=explained, rich_help_panel="Budget")
+
+
+def _machine(name: str, explained: str) -> Any:
+    return typer.Option(name, help=explained, rich_help_panel="Machine")
+
+
 def reproduce(
     name: Annotated[
         str,
@@ -49,71 +57,32 @@ def reproduce(
         "runs/paper"
     ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
-    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel="Budget")] = 200,
-    minutes: Annotated[
-        float | None,
-        typer.Option("--minutes", help="Time per row in place of --epochs.", rich_help_panel="Budget"),
-    ] = None,
-    width: Annotated[
-        int, typer.Option("--width", help="Channels of the first stage.", rich_help_panel="Budget")
-    ] = 32,
-    schedule: Annotated[
-        str, typer.Option("--schedule", help="paper, onecycle or cosine.", rich_help_panel="Budget")
-    ] = "paper",
-    lr: Annotated[
-        float | None,
-        typer.Option("--lr", help="Highest learning rate; the paper's is 0.1.", rich_help_panel="Budget"),
-    ] = None,
-    nesterov: Annotated[
-        bool, typer.Option("--nesterov", help="Nesterov's momentum.", rich_help_panel="Budget")
-    ] = False,
-    series: Annotated[
-        str,
-        typer.Option(
-            "--series", help="exponential (the paper's) or isometric SOC layers.", rich_help_panel="Budget"
-        ),
-    ] = "exponential",
-    gamma: Annotated[
-        float | None,
-        typer.Option(
-            "--gamma",
-            help="For the rows with CR, where the paper says 0.5 and 0.1.",
-            rich_help_panel="Budget",
-        ),
-    ] = None,
-    seed: Annotated[
-        str,
-        typer.Option(
-            "--seed", help="One or several (0,1,2): every row runs once per seed.", rich_help_panel="Budget"
-        ),
-    ] = "0",
-    images: Annotated[
-        int, typer.Option("--images", help="Images to time in the time tables.", rich_help_panel="Budget")
-    ] = 10_000,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-root", help="Folder with the CIFAR data; else $HOLDFAST_DATA.", rich_help_panel="Machine"
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", help="CPU threads per row.", rich_help_panel="Machine")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", help="fp32 or bf16-mixed.", rich_help_panel="Machine")
-    ] = "fp32",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster", help="Run rows on Ray: ray, or ray://host:port.", rich_help_panel="Machine"
-        ),
-    ] = "",
     results: Annotated[
         Path,
         typer.Option(
             "--results", help="With NAME results: folder of kept records; finished runs of --out are added."
         ),
     ] = Path("results"),
+    epochs: Annotated[int, _budget("--epochs", "Passes over the training images.")] = 200,
+    minutes: Annotated[float | None, _budget("--minutes", "Time per row in place of --epochs.")] = None,
+    width: Annotated[int, _budget("--width", "Channels of the first stage.")] = 32,
+    schedule: Annotated[str, _budget("--schedule", "paper, onecycle or cosine.")] = "paper",
+    lr: Annotated[float | None, _budget("--lr", "Highest learning rate; the paper's is 0.1.")] = None,
+    nesterov: Annotated[bool, _budget("--nesterov", "Nesterov's momentum.")] = False,
+    series: Annotated[
+        str, _budget("--series", "exponential (the paper's) or isometric SOC layers.")
+    ] = "exponential",
+    gamma: Annotated[
+        float | None, _budget("--gamma", "For the rows with CR, where the paper says 0.5 and 0.1.")
+    ] = None,
+    seed: Annotated[str, _budget("--seed", "One or several (0,1,2): every row runs once per seed.")] = "0",
+    images: Annotated[int, _budget("--images", "Images to time in the time tables.")] = 10_000,
+    data_root: Annotated[
+        Path | None, _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA.")
+    ] = None,
+    threads: Annotated[int | None, _machine("--threads", "CPU threads per row.")] = None,
+    precision: Annotated[str, _machine("--precision", "fp32 or bf16-mixed.")] = "fp32",
+    cluster: Annotated[str, _machine("--cluster", "Run rows on Ray: ray, or ray://host:port.")] = "",
 ) -> None:
     """Reproduce a table or figure of the paper. The default budget is the paper's."""
     if name == "list":
