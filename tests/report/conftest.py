@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.certify.bound_file import write_bound
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.radii import Certificates
 from holdfast.certify.records import write_records
 from holdfast.data.dataset import Dataset
 from holdfast.models.lipconvnet import LipConvnet, lipconvnet
 from holdfast.models.storage import save
-from holdfast.report.bound import write_bound
 
 CLASSES = ("cat", "<b>dog</b>", "a & b")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.certify.bound_file import read_bound
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import read_records
 from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.report.bound import read_bound
 from holdfast.report.evidence import read_evidence
 from holdfast.report.page import Comparison, option_differences, render
 from holdfast.report.plots.curve import Reported

@@ -78,6 +78,7 @@ def test_run_leaves_everything_it_promises(whole):
     assert {path.name for path in out.iterdir()} == {
         "config.toml", "environment.json", "metrics.jsonl", "summary.json", "model.safetensors",
         "best.safetensors", "checkpoint.safetensors", "checkpoint.previous.safetensors", "certificates.jsonl",
+        "bound.json",
     }  # fmt: skip
     assert TrainConfig.read(out / "config.toml") == QUICK
     assert RunSummary.read(out) == summary

@@ -164,10 +164,10 @@ def write_everything(
     folder: Path, source: Source, network: "LipConvnet", images: "Dataset", certificates: "Certificates"
 ) -> "Evidence":
     """Records, bound and report.html; returns what was written, read back."""
+    from holdfast.certify.bound_file import write_bound
     from holdfast.certify.bounds import layer_bounds
     from holdfast.certify.records import write_records
     from holdfast.cli.report import write_page
-    from holdfast.report.bound import write_bound
     from holdfast.report.evidence import read_evidence
 
     write_records(folder, certificates, images, model=network, weights=source.file)

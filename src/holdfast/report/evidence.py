@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from holdfast.certify.bound_file import LayerBound, read_bound
 from holdfast.certify.curve import RADII
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import Records, read_records
@@ -17,7 +18,6 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.sources import load as load_data
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.report.audit import Audit, read_audit
-from holdfast.report.bound import LayerBound, read_bound
 from holdfast.report.learned import LearnedAngles, read_angles
 from holdfast.training.metrics import ENVIRONMENT, METRICS, read_metrics
 from holdfast.training.run_folder import CONFIG

@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from holdfast.certify.bound_file import LayerBound
 from holdfast.certify.curve import RADII
 from holdfast.errors import ArgumentError
-from holdfast.report.bound import LayerBound
 from holdfast.report.evidence import Evidence
 from holdfast.report.figures import Picture, comparison_pictures, run_pictures
 from holdfast.report.gallery import gallery

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.certify.bound_file import write_bound
+from holdfast.certify.bounds import layer_bounds
 from holdfast.certify.records import write_records
 from holdfast.data.batches import Batches
 from holdfast.data.sources import load as load_data
@@ -319,6 +321,7 @@ class Trainer:
                 found[name] = {"step": step, "epoch": step / self.steps_per_epoch} | accuracy
                 if name == "best":
                     write_records(self.out, certificates, images, model=model, weights=self.out / file)
+                    write_bound(layer_bounds(model), self.out)
             test.update(last=found.get("last", found["best"]), best=found["best"])
 
         on_rank_zero(self.fabric, certify_on_test_images)

@@ -41,7 +41,7 @@ def training_figure(runs: Mapping[str, Metrics]) -> Figure:
         title = "held-out, %" if len(runs) == 1 else "held-out, certified at 36/255, %"
         above.set(ylabel=title)
         below.set(xlabel="epoch", ylabel="training loss")
-        above.legend(loc="lower right", ncols=2)
+        above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         return figure
 
 
