@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,13 @@ from torch import Tensor
 from holdfast.certify.exact import fingerprint
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.radii import Certificates
-from holdfast.data.dataset import Dataset
 from holdfast.errors import CheckpointError
 from holdfast.machine import command_line, cpu_model
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.models.storage import write_atomically
+
+if TYPE_CHECKING:
+    from holdfast.data.dataset import Dataset
 
 FILE = "certificates.jsonl"
 FORMAT = "holdfast certificates 1"
@@ -96,7 +98,7 @@ class Records:
 def write_records(
     folder: Path,
     certificates: Certificates,
-    images: Dataset,
+    images: "Dataset",
     *,
     model: LipConvnet,
     weights: Path,
