@@ -51,6 +51,12 @@ def test_a_run_that_goes_on_is_listed_as_unfinished(folder: Path, write_run: Wri
     assert "4 of the paper's 132" in text
 
 
+def test_the_verdict_of_an_audit_is_shown(folder: Path) -> None:
+    run = next(path for path in folder.iterdir() if "hh1-orthogonal-cr0.5" in path.name)
+    (run / "audit.json").write_text(json.dumps({"broken": 0, "certified": 1000}))
+    assert sum("0 of 1000 broken" in line for line in results(folder).splitlines()) == 1
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no run"):
         write_results(tmp_path)

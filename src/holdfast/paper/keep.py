@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.certify.records import FILE, read_records
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
-from holdfast.paper.measure import REVISED, finished_runs
+from holdfast.paper.measure import AUDIT, REVISED, finished_runs
 from holdfast.paper.times import TIMES
 from holdfast.training.metrics import ENVIRONMENT, METRICS
 from holdfast.training.run_folder import CONFIG
@@ -31,7 +31,7 @@ def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
     What a run leaves is kept as it is (config, metrics, summary, environment), but for two things: absolute
     paths shrink to their last name, for they say nothing on another machine, and the certificates become a
     compressed table of label, prediction, runner-up and radius, the radius rounded down. Weights stay where
-    they are. Timings come along.
+    they are. Timings and the verdict of an audit come along.
     """
     timings = [path for path in (runs / TIMES).glob("*.json") if path.is_file()]
     for path in timings:
@@ -48,7 +48,7 @@ def read_certificates(folder: Path) -> list[dict[str, str]]:
 
 def _keep(source: Path, destination: Path) -> Path:
     destination.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG, METRICS, REVISED):
+    for name in (CONFIG, METRICS, REVISED, AUDIT):
         if (source / name).exists():
             shutil.copyfile(source / name, destination / name)
     for name in (SUMMARY, ENVIRONMENT):

@@ -17,6 +17,7 @@ from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY, RunSummary
 
 REVISED = "revised.json"
+AUDIT = "audit.json"
 POWER_ITERATIONS = 50
 """Steps of power iteration on each layer, as in appendix D of the paper."""
 
@@ -44,6 +45,15 @@ class Run:
     def test(self, model: str) -> Values:
         """Proved accuracies on the test set of the model "best" (on held-out images) or "last"."""
         return percentages(self.summary.test[model])
+
+    @property
+    def audit(self) -> str:
+        """What attacks on its certificates found, in a few words; empty if there were none."""
+        path = self.folder / AUDIT
+        if not path.exists():
+            return ""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return f"{found['broken']} of {found['certified']} broken"
 
     def held_out(self) -> Values:
         """Accuracies of the last model on the held-out images; the certified ones are estimates."""
