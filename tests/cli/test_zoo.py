@@ -43,6 +43,7 @@ def test_list_and_show_say_what_is_proved(command: Command, zoo: Path) -> None:
     assert f"{card['standard']:.2%}" in command("zoo", "list").out
     shown = command("zoo", "show", "tiny-digits").out
     assert "not attacked yet" in shown
+    assert "LipConvnet-5, width 2, soc, hh1, lln head, 10 classes" in shown
     assert f"{card['certified']['72/255']:.2%}" in shown
     assert json.loads(command("zoo", "show", "tiny-digits", "--json").out)["card"] == card
     result = command("zoo", "show", "tiny-digit")

@@ -47,19 +47,18 @@ def list_zoo(
         return
     print_table(
         "Networks that ship with holdfast",
-        ["Name", "Network", "Classes", "MB", "Standard", *(f"At {name}" for name in RADII)],
+        ["Name", "MB", "Standard", *RADII],
         [
             [
                 row["name"],
-                f"LipConvnet-{row['depth']}, {row['conv']}, {row['activation']}, {row['head']}",
-                str(row["num_classes"]),
                 f"{row['megabytes']:.1f}",
                 *_shares(row["card"]),
             ]
             for row in rows
         ],
-        numbers=6,
+        numbers=5,
     )
+    say("Right, and right and certified, on the test images. More: holdfast zoo show NAME")
     say(f"Try one: holdfast certify --zoo {rows[0]['name']} --images my.png")
 
 
@@ -77,8 +76,13 @@ def show_zoo(
     if card is None:
         say(f"{name} ships without a card; holdfast certify --zoo {name} measures it on this machine.")
         return
-    training, audit = card["training"], card["audit"]
+    training, audit, built = card["training"], card["audit"], _describe(file)
     rows = [
+        [
+            "network",
+            f"LipConvnet-{built['depth']}, width {built['width']}, {built['conv']}, {built['activation']}, "
+            f"{built['head']} head, {built['num_classes']} classes",
+        ],
         ["trained and tested on", f"{card['data']}, {card['test_images']} test images"],
         ["standard accuracy", f"{card['standard']:.2%}"],
         *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
