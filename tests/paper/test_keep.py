@@ -1,5 +1,7 @@
 """Runs taken over into results: small, complete, without a word of the machine's folders."""
 
+import csv
+import gzip
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import torch
 
 from holdfast.certify.records import read_records
-from holdfast.paper.keep import keep_runs, read_certificates
+from holdfast.paper.keep import CERTIFICATES, keep_runs
 from holdfast.paper.measure import finished_runs
 from holdfast.paper.results import results
 from holdfast.training.config import TrainConfig
@@ -37,7 +39,8 @@ def test_kept_certificates_give_the_accuracies_of_the_summary(tmp_path: Path) ->
     summary = train(config, tmp_path / "runs" / "a")
     (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
     again = (kept / "certificates.csv.gz").read_bytes()
-    rows = read_certificates(kept)
+    with gzip.open(kept / CERTIFICATES, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
     right = torch.tensor([row["label"] == row["prediction"] for row in rows])
     radius = torch.tensor([float(row["radius"]) for row in rows], dtype=torch.float64)
     best = summary.test["best"]

@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,7 +57,8 @@ def measure(contenders: list[Contender], repetitions: int) -> list[Timing]:
     """Median time of each contender; the contenders take turns, so that a noisy neighbour disturbs them
     alike.
     """
-    counts, times = [], [[] for _ in contenders]  # type: ignore[var-annotated]
+    counts: list[int] = []
+    times: list[list[float]] = [[] for _ in contenders]
     for contender in contenders:
         with _Arithmetic() as counter:  # this is the warm-up, too
             contender.run()
@@ -116,12 +118,12 @@ def peak_memory(prepare: Callable[[], Callable[[], object]], times: int = 2) -> 
         process.join()
 
 
-def _report_memory(prepare: Callable[[], Callable[[], object]], times: int, sender: object) -> None:
+def _report_memory(prepare: Callable[[], Callable[[], object]], times: int, sender: Connection) -> None:
     before = _high_water()
     run = prepare()
     for _ in range(times):
         run()
-    sender.send(_high_water() - before)  # type: ignore[attr-defined]
+    sender.send(_high_water() - before)
 
 
 def _high_water() -> float:

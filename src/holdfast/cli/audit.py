@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from holdfast.cli.console import print_json, print_table, say
 from holdfast.cli.network import find_network, pick_device, test_images
+from holdfast.cli.options import Data, Weights, Zoo
 from holdfast.errors import BrokenCertificateError
 
 if TYPE_CHECKING:
@@ -33,15 +34,9 @@ def audit(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
     ] = None,
-    zoo: Annotated[
-        str | None, typer.Option("--zoo", help="A network that ships with holdfast, in place of RUN.")
-    ] = None,
-    weights: Annotated[
-        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "best",
-    data: Annotated[
-        str | None, typer.Option("--data", help="digits, cifar10, cifar100 or a folder; else the run's own.")
-    ] = None,
+    zoo: Zoo = None,
+    weights: Weights = "best",
+    data: Data = None,
     count: Annotated[
         int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
     ] = None,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.completion import data_names, shipped_names
 from holdfast.cli.console import make_folder, print_json, print_table, progress, say
 from holdfast.cli.network import Source, find_network, pick_device, test_images
+from holdfast.cli.options import Data, Weights, Zoo
 from holdfast.errors import ArgumentError, choose
 
 if TYPE_CHECKING:
@@ -40,24 +40,12 @@ def certify(
             metavar="RUN", help="Folder of a run, or a .safetensors file; more images if --images is given."
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            help="digits, cifar10, cifar100 or a folder of images; else the run's own.",
-            autocompletion=data_names,
-        ),
-    ] = None,
+    data: Data = None,
     images: Annotated[
         list[Path] | None, typer.Option("--images", help="Pictures of your own instead, one or more files.")
     ] = None,
-    zoo: Annotated[
-        str | None,
-        typer.Option("--zoo", help="A network that ships with holdfast.", autocompletion=shipped_names),
-    ] = None,
-    weights: Annotated[
-        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "best",
+    zoo: Zoo = None,
+    weights: Weights = "best",
     precision: Annotated[
         str,
         typer.Option("--precision", help="float64 (proved) or float32 (rounding measured, twice as fast)."),

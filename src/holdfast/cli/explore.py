@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.completion import data_names, shipped_names
 from holdfast.cli.console import say
 from holdfast.cli.network import find_network, pick_device, test_images
+from holdfast.cli.options import Data, Weights, Zoo
 
 EXAMPLES = """
 Examples:
@@ -24,23 +24,9 @@ def explore(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
     ] = None,
-    zoo: Annotated[
-        str | None,
-        typer.Option(
-            "--zoo", help="A network that ships with holdfast, in place of RUN.", autocompletion=shipped_names
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            help="digits, cifar10, cifar100 or a folder of images; else the run's own.",
-            autocompletion=data_names,
-        ),
-    ] = None,
-    weights: Annotated[
-        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "best",
+    zoo: Zoo = None,
+    data: Data = None,
+    weights: Weights = "best",
     port: Annotated[int, typer.Option("--port", help="Of the page.", min=1, max=65535)] = 7860,
     host: Annotated[
         str, typer.Option("--host", help="Address to serve on; the default is open to this machine alone.")

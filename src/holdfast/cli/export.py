@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.class_names import class_names
-from holdfast.cli.completion import shipped_names
 from holdfast.cli.console import print_json, say
 from holdfast.cli.network import find_network
+from holdfast.cli.options import Weights, Zoo
 
 EXAMPLES = """
 Examples:
@@ -26,13 +26,8 @@ def export(
     named: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
     ] = None,
-    zoo: Annotated[
-        str | None,
-        typer.Option("--zoo", help="A network that ships with holdfast.", autocompletion=shipped_names),
-    ] = None,
-    weights: Annotated[
-        str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")
-    ] = "best",
+    zoo: Zoo = None,
+    weights: Weights = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Write the frozen network as ONNX in plain operators, with what certifies its predictions again."""

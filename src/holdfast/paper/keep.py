@@ -40,12 +40,6 @@ def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
     return tuple(_keep(run.folder, results / run.folder.name) for run in finished_runs(runs))
 
 
-def read_certificates(folder: Path) -> list[dict[str, str]]:
-    """The rows of a kept run's certificates, in the order of the test images."""
-    with gzip.open(folder / CERTIFICATES, "rt", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def _keep(source: Path, destination: Path) -> Path:
     destination.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, METRICS, REVISED, AUDIT):
