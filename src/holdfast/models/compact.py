@@ -14,7 +14,7 @@ def compact(model: nn.Module) -> dict[str, Tensor]:
 
     Of a SOC layer the skew part of the centre tap is kept as its upper triangle, for the rest of that tap
     moves nothing; its power-iteration vector, which evaluation never reads, is left out. Vectors (biases,
-    angles, the normalisation) stay exact.
+    angles) and buffers (the normalisation) stay exact.
     """
     tensors = {name: t.detach().cpu() for name, t in model.state_dict().items()}
     for prefix, layer in _soc_layers(model):
@@ -24,11 +24,10 @@ def compact(model: nn.Module) -> dict[str, Tensor]:
         skew = (weight[0] - weight[0].T) / 2
         tensors[prefix + CENTRE] = skew[tuple(upper)].to(torch.bfloat16)
         tensors[prefix + TAPS] = weight[1:].to(torch.bfloat16)
-    return {
-        name: (t.to(torch.bfloat16) if t.is_floating_point() and t.dim() > 1 and t.numel() > 64 else t)
-        .contiguous()
-        for name, t in tensors.items()
-    }  # fmt: skip
+    for name, parameter in model.named_parameters():
+        if name in tensors and parameter.dim() > 1:
+            tensors[name] = tensors[name].to(torch.bfloat16)
+    return {name: t.contiguous() for name, t in tensors.items()}
 
 
 def expand(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
