@@ -10,7 +10,7 @@ import holdfast as hf
 from holdfast.certify import certify_logits
 from holdfast.certify.exact import exact_network
 from holdfast.functional.series import SERIES
-from holdfast.functional.skew import kernel_from_taps, skew_taps
+from holdfast.functional.taps import kernel_from_taps, skew_taps
 from holdfast.nn import ConstantHead, Flatten, Normalize
 from holdfast.nn.frozen_circular import FrozenLinear
 from holdfast.nn.frozen_skew import FrozenSeries

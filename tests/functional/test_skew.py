@@ -5,19 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.functional.skew import (
-    SkewOperator,
-    kernel_from_taps,
-    skew_series_reference,
-    skew_taps,
-    transpose_kernel,
-)
+from holdfast.functional.skew import SkewOperator, skew_series_reference
 from holdfast.functional.skew_norms import (
     kernel_norm_estimate,
     kernel_norm_vectors,
     operator_norm_estimate,
     start_vector,
 )
+from holdfast.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
 from tests.reference.exponential import dense_convolution, dense_polynomial
 
 COEFFICIENTS = [(0.9, 0.8), (0.99, 0.8, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.8, 0.4, 0.1, 0.02)]
@@ -37,6 +32,13 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s)))
 
 
+@pytest.fixture(params=["on maps", "on a torus"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polynomials of every shape in both ways that `SkewOperator.frame` chooses from."""
+    torus = request.param == "on a torus"
+    monkeypatch.setattr("holdfast.functional.skew.torus_pays", lambda *args: torus)
+
+
 def draw(shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
     c, i, _, k, h, w = shape
     weight = torch.randn((k * k + 1) // 2, c, c, dtype=dtype, requires_grad=True)
@@ -48,6 +50,11 @@ def test_kernels_are_skew_to_the_bit(channels: int, size: int, dtype: torch.dtyp
     kernel = kernel_from_taps(skew_taps(torch.randn((size**2 + 1) // 2, channels, channels), dtype))
     assert kernel.shape == (channels, channels, size, size)
     assert torch.equal(transpose_kernel(kernel), -kernel)
+
+
+def test_the_held_taps_come_back_from_a_kernel() -> None:
+    taps = skew_taps(torch.randn(13, 3, 3))
+    assert torch.equal(taps_from_kernel(kernel_from_taps(taps)), taps)
 
 
 def test_the_transposed_kernel_is_the_transposed_operator() -> None:
@@ -76,7 +83,9 @@ def test_half_the_taps_move_as_the_skew_part_of_a_full_kernel_does() -> None:
 
 @every_shape
 @pytest.mark.parametrize("coefficients", COEFFICIENTS, ids=lambda c: f"degree{len(c) - 1}")
-def test_the_fast_path_is_the_plain_path(shape: tuple[int, ...], coefficients: tuple[float, ...]) -> None:
+def test_the_fast_path_is_the_plain_path(
+    shape: tuple[int, ...], coefficients: tuple[float, ...], form: None
+) -> None:
     _, _, keep, _, h, w = shape
     weight, x = draw(shape)
     scale = torch.tensor(0.13, dtype=torch.float64, requires_grad=True)
@@ -109,7 +118,7 @@ def test_the_plain_path_is_the_dense_polynomial(shape: tuple[int, ...]) -> None:
 @every_shape
 @pytest.mark.parametrize("coefficients", COEFFICIENTS[:3], ids=lambda c: f"degree{len(c) - 1}")
 def test_a_pivot_is_the_derivative_through_the_scale(
-    shape: tuple[int, ...], coefficients: tuple[float, ...]
+    shape: tuple[int, ...], coefficients: tuple[float, ...], form: None
 ) -> None:
     c, _, keep, _, h, w = shape
     weight, x = draw(shape)
@@ -130,7 +139,7 @@ def test_a_pivot_is_the_derivative_through_the_scale(
 )
 @every_shape
 def test_low_precision_stays_close(
-    shape: tuple[int, ...], dtype: torch.dtype, values: float, gradients: float
+    shape: tuple[int, ...], dtype: torch.dtype, values: float, gradients: float, form: None
 ) -> None:
     """Relative to the float64 result: 1e-5 and 1e-4 in float32; a few units of 2^-8 in bfloat16."""
     _, _, keep, _, h, w = shape
@@ -149,7 +158,7 @@ def test_low_precision_stays_close(
 
 
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[5], SHAPES[8]], ids=str)
-def test_gradcheck(shape: tuple[int, ...]) -> None:
+def test_gradcheck(shape: tuple[int, ...], form: None) -> None:
     _, _, keep, _, h, w = shape
     weight, x = draw(shape)
     scale = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)

@@ -7,7 +7,7 @@ from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import PAPER_ERROR
-from holdfast.functional.skew import transpose_kernel
+from holdfast.functional.taps import transpose_kernel
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from holdfast.nn.soc import SOC
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value

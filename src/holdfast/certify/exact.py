@@ -174,15 +174,7 @@ def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
         )
     if isinstance(layer, SOC):
         # Not layer.freeze: a dense matrix for small maps takes longer to make in float64 than it saves.
-        _, height, width = layer.output_shape(input_shape)
-        return FrozenSeries(
-            layer.scaled_kernel(height, width),
-            layer.evaluation_series.coefficients,
-            in_channels=layer.in_channels,
-            out_channels=layer.out_channels,
-            stride=layer.stride,
-            bias=layer.bias,
-        )
+        return layer.frozen_series(input_shape)
     frozen = layer.freeze(input_shape)
     if not isinstance(frozen, LipschitzModule):
         raise NotProvedError(f"{type(layer).__name__} freezes to {type(frozen).__name__}, which has no bound")

@@ -28,6 +28,8 @@ from holdfast.functional.rounding import (
     sqrt_up,
     sum_up,
 )
+from holdfast.functional.spectral import matrix_norm_upper_bound
+from holdfast.functional.torus import torus_pays
 from holdfast.nn.activations import (
     GroupSort,
     Householder,
@@ -152,26 +154,89 @@ def _circular(layer: CircularConv2d, input_shape: Shape, norm: float) -> Forward
 
 @forward_error.register
 def _series(layer: FrozenSeries, input_shape: Shape, norm: float) -> ForwardError:
+    """The larger error of the ways in which `SkewOperator` applies a polynomial, for the size of the batch
+    decides between them.
+    """
+    _, height, width = layer.output_shape(input_shape)
+    coefficients = [abs(c) for c in layer.coefficients]
+    spread = absolute_norm_upper_bound(layer.kernel.flatten(2))
+    channels, size = layer.kernel.shape[0], layer.kernel.shape[-1]
+    error = _error_on_maps(coefficients, norm, spread, layer.kernel[0].numel())
+    if torus_pays(torch.float64, channels, size, height, width):
+        waves = (height + size // 2) * (width + size // 2)
+        circular = min(spread, circular_norm_upper_bound(layer.kernel))
+        error = max(error, _error_on_a_torus(coefficients, norm, spread, circular, channels, size, waves))
+    bias, reach = _bias_norm(layer.bias, height * width), _sizes(coefficients, norm)[0]
+    relative = sum_up(error, product_up(gamma(2), sum_up(reach, error)))
+    return ForwardError(relative, sum_up(product_up(gamma(2), bias), TINY))
+
+
+def _sizes(coefficients: list[float], norm: float) -> list[float]:
+    """||v_j|| / ||x|| at most, of Horner's terms v_d = c_d x, v_j = A v_{j+1} + c_j x."""
+    sizes = [0.0]
+    for coefficient in reversed(coefficients):
+        sizes.append(sum_up(product_up(norm, sizes[-1]), coefficient))
+    return sizes[:0:-1]
+
+
+def _error_on_maps(coefficients: list[float], norm: float, spread: float, terms: int) -> float:
     r"""Horner's rule, v_j = A v_{j+1} + c_j x: each step errs by gamma (|| |A| || ||v_{j+1}|| + |c_j| ||x||).
 
     Where c_d and c_{d-1} are folded into the kernel of the first step, that is two more roundings per entry.
-    The error of step j passes through j more applications of A. ||v_j|| <= sum_{i >= j} |c_i| ||A||^(i-j)
-    ||x||; the computed v differs from it by a relative 1e-6 at most, which the factor 2 on gamma covers
-    amply.
+    The error of step j passes through j more applications of A. The computed v differs from the exact one by
+    a relative 1e-6 at most, which the factor 2 on gamma covers amply.
     """
-    _, height, width = layer.output_shape(input_shape)
-    terms = layer.kernel[0].numel()
     step = product_up(2.0, gamma(terms + 8))
-    spread = absolute_norm_upper_bound(layer.kernel.flatten(2))
-    size, error = 0.0, 0.0
-    for coefficient in reversed([abs(c) for c in layer.coefficients]):
-        error = sum_up(
-            product_up(norm, error), product_up(step, sum_up(product_up(spread, size), coefficient))
-        )
-        size = sum_up(product_up(norm, size), coefficient)
-    bias = _bias_norm(layer.bias, height * width)
-    add = sum_up(error, product_up(gamma(2), sum_up(size, error)))
-    return ForwardError(add, sum_up(product_up(gamma(2), bias), TINY))
+    sizes = [*_sizes(coefficients, norm), 0.0]
+    error = 0.0
+    for j in reversed(range(len(coefficients))):
+        fresh = product_up(step, sum_up(product_up(spread, sizes[j + 1]), coefficients[j]))
+        error = sum_up(product_up(norm, error), fresh)
+    return error
+
+
+def _error_on_a_torus(
+    coefficients: list[float],
+    norm: float,
+    spread: float,
+    circular: float,
+    channels: int,
+    size: int,
+    waves: int,
+) -> float:
+    r"""The same with maps held as D coefficients of an orthonormal basis F: v_j = P W v_{j+1} + c_j F x.
+
+    Entries of F are at most sqrt(2 / D) and stored within 64 u / sqrt(D). So F is stored within 64 u sqrt(D)
+    in norm, a product with it adds gamma_D || |F| || with || |F| || <= sqrt(2 D), and P = F F^T, whose rows
+    have norm 1 at most, is stored within 128 u sqrt(D) + gamma_D D and adds gamma_D sqrt(D). Both parts of
+    the spectrum W are sums over the taps with weights of at most 1, stored within 64 u each, hence
+    || |W| || <= 2 || |A| ||, and off by gamma_{k^2 + 64} of that; its products have 2 c terms.
+
+    Errors of the basis may lie outside of the range of P, where W is bounded by `circular` only; the next
+    projection takes them back. As above, a factor 2 covers products of errors.
+
+    Args:
+        coefficients: absolute values, from the constant term up.
+        norm: bound on ||A||.
+        spread: bound on || |A| ||.
+        circular: bound on ||W||, the convolution of the whole torus.
+        channels: c.
+        size: k.
+        waves: D.
+    """
+    root = sqrt_up(waves)
+    transform = sum_up(product_up(64 * UNIT, root), product_up(gamma(waves), sqrt_up(2 * waves)))
+    project = sum_up(product_up(128 * UNIT, root), product_up(gamma(waves), sum_up(waves, root)))
+    multiply = product_up(4.0, spread, sum_up(gamma(size**2 + 64), gamma(2 * channels + 8)))
+    sizes = _sizes(coefficients, norm)
+    stray = error = product_up(2.0, sizes[-1], transform)
+    for j in reversed(range(len(coefficients) - 1)):
+        passed = sum_up(product_up(norm, error), product_up(circular, stray))
+        size_here = sum_up(product_up(circular, sizes[j + 1]), coefficients[j])
+        basis = sum_up(project if j else transform, gamma(8))
+        stray = product_up(2.0, sum_up(product_up(basis, size_here), product_up(coefficients[j], transform)))
+        error = sum_up(passed, product_up(multiply, sizes[j + 1]), stray)
+    return error
 
 
 @forward_error.register
@@ -244,6 +309,16 @@ def absolute_norm_upper_bound(taps: Tensor) -> float:
     rows, columns = float(size.sum(dim=(1, 2)).max()), float(size.sum(dim=(0, 2)).max())
     slack = sum_up(1.0, gamma(2 * max(size[0].numel(), size.shape[0] * size.shape[2])))
     return product_up(sqrt_up(product_up(rows, columns)), slack)
+
+
+def circular_norm_upper_bound(kernel: Tensor) -> float:
+    """Bound on the norm of the convolution of a kernel (out, in, k, k) on a torus of any size.
+
+    At a frequency it is R (e kron I), with R the (out, k^2 in) matrix of all taps and e their k^2 phases, a
+    vector of length k.
+    """
+    taps = kernel.permute(0, 2, 3, 1).flatten(1)
+    return product_up(float(kernel.shape[-1]), matrix_norm_upper_bound(taps))
 
 
 def body_error(

@@ -1,14 +1,6 @@
-"""Skew-symmetric convolutions: kernels whose convolution A satisfies A^T = -A, and polynomials in them.
+"""Skew-symmetric convolutions A on zero-padded maps, A^T = -A, and polynomials in them."""
 
-A kernel K of shape (c, c, k, k) acts on zero-padded maps, y[o, p] = sum_{i, t} K[o, i, t] x[i, p + t]. The
-transposed operator has the kernel with input and output channels swapped and both spatial axes flipped, so A
-is skew exactly when K[o, i, t] = -K[i, o, -t]: the taps on one side of the centre determine those on the
-other, and the centre tap is a skew matrix. Kernels are therefore held as (k*k + 1) / 2 matrices, the centre
-tap first and then the taps that follow it in raster order. That is half the memory of the full kernel, every
-operation on weights costs half, and skewness is exact in floating point because negation is.
-"""
-
-from math import sqrt
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,59 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from holdfast.functional.taps import fold_gradient, kernel_from_taps, kernel_size
+from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator, torus_pays
+
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
-
-
-def transpose_kernel(kernel: Tensor) -> Tensor:
-    """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
-    return kernel.transpose(0, 1).flip(2, 3)
-
-
-def skew_taps(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Free parameters (T, c, c) -> taps of a skew kernel, centre first.
-
-    The centre is (W_0 - W_0^T) / sqrt(2) and the other taps are W_j themselves. Up to one common factor,
-    which normalisation takes out, gradient descent, weight decay and normal initialisation then act on the
-    kernel just as they do through the skew part (M - M^T) / 2 of a full c x c x k x k parameter M (whose
-    symmetric part moves nothing), at half the size.
-    """
-    dtype = weight.dtype if dtype is None else dtype
-    result: Tensor = _SkewTaps.apply(weight, dtype)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _SkewTaps(torch.autograd.Function):
-    """One pass over the weights in each direction, the change of dtype included."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.dtype = weight.dtype
-        return _with_skew_centre(weight, dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _with_skew_centre(grad, ctx.dtype), None
-
-
-def _with_skew_centre(taps: Tensor, dtype: torch.dtype) -> Tensor:
-    """The taps in another dtype, with (M - M^T) / sqrt(2) in place of the centre M: a symmetric map."""
-    result = torch.empty_like(taps, dtype=dtype)
-    # The lower of the two precisions is enough, exact negation keeps the result skew, and a transposed copy
-    # is blocked by cache lines where elementwise reads of a transpose are not.
-    centre = taps[0].to(dtype) if dtype.itemsize < taps.dtype.itemsize else taps[0]
-    torch.sub(centre, centre.T.contiguous(), out=result[0]).mul_(sqrt(0.5))
-    result[1:] = taps[1:]
-    return result
-
-
-def kernel_from_taps(taps: Tensor) -> Tensor:
-    """Taps (T, c, c), centre first, -> the full kernel (c, c, k, k)."""
-    size = round(sqrt(2 * len(taps) - 1))
-    before = [-tap.T.contiguous() for tap in reversed(taps[1:])]
-    full = torch.stack([*before, *taps])
-    return full.permute(1, 2, 0).reshape(*taps.shape[1:], size, size)
 
 
 def skew_series_reference(
@@ -85,9 +29,9 @@ def skew_series_reference(
 class SkewOperator:
     """The convolution A of given taps on zero-padded maps of one size: A x, p(A) x and <v, A u>.
 
-    It runs as a convolution or, on tiny maps, as one matrix. Gradients use A^T = -A, so one operator serves
-    both directions, and the gradient with respect to the taps is one correlation over the batches of all
-    terms.
+    It runs as a convolution, on tiny maps as one matrix, and for polynomials of large batches on small maps
+    in a Fourier basis. Gradients use A^T = -A, so one operator serves both directions, and the gradient with
+    respect to the taps is one correlation over the batches of all terms.
 
     Args:
         taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part counts.
@@ -97,22 +41,32 @@ class SkewOperator:
 
     # oneDNN's convolutions reach half the speed of a matrix product on maps of 2x2 and less, and its weight
     # gradient a tenth of it on maps of 4x4 and less. cuDNN has no such cliff.
-    MATRIX_PIXELS = 4
     TAP_PIXELS = 16
 
     def __init__(self, taps: Tensor, height: int, width: int) -> None:
         self.taps, self.height, self.width = taps, height, width
         self.channels = taps.shape[1]
-        self.size = round(sqrt(2 * len(taps) - 1))
+        self.size = kernel_size(taps)
         on_cpu = taps.device.type == "cpu"
-        self.as_matrix = self.size == 1 or (on_cpu and height * width <= self.MATRIX_PIXELS)
+        self.as_matrix = self.size == 1 or (on_cpu and height * width <= MATRIX_PIXELS)
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
         self._rows: dict[int, Tensor] = {}
+        self._torus: TorusOperator | None = None
         with torch.no_grad():
             if self.as_matrix:
                 self.matrix = taps[0].detach() if self.size == 1 else self._dense()
             else:
                 self.kernel = kernel_from_taps(taps.detach()).contiguous(memory_format=torch.channels_last)
+
+    @torch.no_grad()
+    def frame(self, batch: int) -> "SkewOperator | TorusOperator":
+        """Where a polynomial of this operator is cheapest for so many maps: on the maps or on a torus."""
+        kind, shape = self.taps.dtype, (self.channels, self.size, self.height, self.width)
+        if self.taps.device.type != "cpu" or not torus_pays(kind, *shape, batch):
+            return self
+        if self._torus is None:
+            self._torus = TorusOperator(self.taps, self.height, self.width)
+        return self._torus
 
     def series(
         self,
@@ -146,9 +100,30 @@ class SkewOperator:
         return result
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, keep: int | None = None, factor: float = 1.0, shift: float = 0.0) -> Tensor:
-        """First `keep` channels of (factor * A + shift) x, for x of at most c channels; without gradient."""
-        keep = self.channels if keep is None else keep
+    def __call__(self, x: Tensor) -> Tensor:
+        """A x for x of at most c channels; without gradient."""
+        return self.finish(x, self.channels)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Maps in the order that convolutions like."""
+        return x.contiguous(memory_format=torch.channels_last)
+
+    def apply(self, x: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
+        """Factor * A x + sum of coefficient * map, with all channels; without gradient."""
+        return self.finish(x, self.channels, factor, *added)
+
+    @torch.no_grad()
+    def finish(self, x: Tensor, keep: int, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
+        """First `keep` channels of the same."""
+        shift = sum(coefficient for other, coefficient in added if other is x)
+        y = self._shifted(x, keep, factor, shift)
+        for other, coefficient in added:
+            if other is not x:
+                _add_channels(y, other, coefficient)
+        return y
+
+    def _shifted(self, x: Tensor, keep: int, factor: float, shift: float) -> Tensor:
+        """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
         if not self.as_matrix:
             kernel = self.kernel[:keep, :i]
@@ -202,9 +177,6 @@ class SkewOperator:
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
         """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`.
 
-        K[-t] = -K[t]^T, so what moves tap t moves tap -t the other way. The centre is its own mirror image;
-        its gradient is left as it is, for `skew_taps` takes the skew part.
-
         Args:
             pairs: (outer, inner, factor) each.
             total: changed in place.
@@ -227,17 +199,13 @@ class SkewOperator:
         self, outer: Tensor, inner: Tensor, factor: float, total: Tensor | None
     ) -> Tensor:
         """Add the gradient for one pair, as the weight gradient of a full convolution that is then folded."""
-        o, i, c = outer.shape[1], inner.shape[1], self.channels
+        o, i = outer.shape[1], inner.shape[1]
         kernel, pad = outer.new_empty(o, i, self.size, self.size), [self.size // 2] * 2
         grads = torch.ops.aten.convolution_backward(
             outer, inner, kernel, [0], [1, 1], pad, [1, 1], False, [0, 0], 1, [False, True, False]
         )
         full = grads[1].permute(2, 3, 0, 1).reshape(-1, o, i)
-        centre = len(full) // 2
-        total = outer.new_zeros(centre + 1, c, c) if total is None else total
-        total[:, :o, :i].add_(full[centre:], alpha=factor)
-        total[1:, :i, :o].sub_(full[:centre].flip(0).transpose(1, 2), alpha=factor)
-        return total
+        return fold_gradient(full, factor, self.channels, total)
 
     def _correlate_by_products(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
         """The same by one matrix product for each held tap, with both of its directions side by side."""
@@ -281,6 +249,20 @@ def _add_channels(y: Tensor, x: Tensor, scale: float) -> Tensor:
     return y
 
 
+def horner(
+    frame: SkewOperator | TorusOperator, x: Tensor, coefficients: Sequence[float], keep: int
+) -> tuple[Tensor, list[Tensor]]:
+    """First `keep` channels of p(A) x, and what A was applied to on the way, x first."""
+    degree = len(coefficients) - 1
+    x = frame.enter(x)
+    terms = [x]
+    for power in range(degree - 1, 0, -1):
+        factor = coefficients[degree] if power == degree - 1 else 1.0
+        terms.append(frame.apply(terms[-1], factor, (x, coefficients[power])))
+    factor = coefficients[degree] if degree == 1 else 1.0
+    return frame.finish(terms[-1], keep, factor, (x, coefficients[0])), terms
+
+
 class _Series(torch.autograd.Function):
     """p(s A) x by Horner's rule: t_d = c_d s^d x, t_j = A t_{j+1} + c_j s^j x, y = t_0.
 
@@ -299,46 +281,40 @@ class _Series(torch.autograd.Function):
         out_channels: int,
         pivot: Pivot | None,
     ) -> Tensor:
-        s, degree = float(scale), len(coefficients) - 1
-        x = x.contiguous(memory_format=torch.channels_last)
-        scaled = [c * s**j for j, c in enumerate(coefficients)]
-        terms = [x]  # x, t_{d-1}, ..., t_1
-        for j in range(degree - 1, -1, -1):
-            keep = out_channels if j == 0 else operator.channels
-            if j == degree - 1:
-                terms.append(operator(x, keep, scaled[degree], scaled[j]))
-            else:
-                terms.append(_add_channels(operator(terms[-1], keep), x, scaled[j]))
-        ctx.save_for_backward(taps, *terms[:-1])
-        ctx.operator, ctx.scaled, ctx.scale, ctx.pivot = operator, scaled, scale, pivot
-        return terms[-1]
+        scaled = [c * float(scale) ** j for j, c in enumerate(coefficients)]
+        frame = operator.frame(len(x))
+        y, terms = horner(frame, x, scaled, out_channels)
+        ctx.save_for_backward(taps, *terms)
+        ctx.operator, ctx.frame, ctx.inputs = operator, frame, x.shape[1]
+        ctx.scaled, ctx.scale, ctx.pivot = scaled, scale, pivot
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        operator, scaled = ctx.operator, ctx.scaled
+        frame, scaled = ctx.frame, ctx.scaled
         taps, *terms = ctx.saved_tensors
-        x, degree = terms[0], len(scaled) - 1
+        degree = len(scaled) - 1
         needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
-        powers = [grad.contiguous(memory_format=torch.channels_last)]  # z_0, ..., z_{d-1} with their signs
+        powers = [frame.enter(grad)]  # z_0, ..., z_{d-1} with their signs
         for _ in range(degree - 1):
-            powers.append(operator(powers[-1], factor=-1.0))
+            powers.append(frame.apply(powers[-1], -1.0))
         grad_x = None
         if needs_x:
-            grad_x = operator(powers[-1], x.shape[1], -scaled[degree], scaled[degree - 1])
-            for c, power in zip(scaled, powers[:-1], strict=False):
-                _add_channels(grad_x, power, c)
+            grad_x = frame.finish(
+                powers[-1], ctx.inputs, -scaled[degree], *zip(powers, scaled[:degree], strict=True)
+            )
         if not needs_taps and not needs_scale:
             return grad_x, None, None, None, None, None, None
         # The last factor is that of t_d = c_d s^d x.
         factors = [1.0] * (degree - 1) + [scaled[degree]]
-        grad_taps = operator.tap_gradient(list(zip(powers, reversed(terms), factors, strict=True)))
+        grad_taps = frame.tap_gradient(list(zip(powers, reversed(terms), factors, strict=True)))
         radial = (grad_taps * taps).sum(dtype=torch.promote_types(taps.dtype, torch.float32))
         if ctx.pivot is not None:
             # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
             left, right, norm = ctx.pivot
             factor = torch.where(norm != 0, -radial / norm, 0.0)
-            grad_taps = operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
+            grad_taps = ctx.operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale, None, None, None, None
 

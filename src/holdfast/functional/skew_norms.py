@@ -9,7 +9,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from holdfast.functional.skew import Pivot, SkewOperator, kernel_from_taps
+from holdfast.functional.skew import Pivot, SkewOperator
+from holdfast.functional.taps import kernel_from_taps
 
 CONVERGED_ITERATIONS = 200
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.modulus import polynomial_modulus_upper_bound
-from holdfast.functional.skew import transpose_kernel
+from holdfast.functional.skew import SkewOperator
 from holdfast.functional.spectral import matrix_norm_upper_bound, zero_padded_convolution_norm_upper_bound
-from holdfast.nn.lipschitz import LipschitzModule, Shape
+from holdfast.functional.taps import taps_from_kernel, transpose_kernel
+from holdfast.nn.lipschitz import LipschitzModule, Shape, WeightCache
 
 
 class FrozenSeries(LipschitzModule):
@@ -49,41 +50,38 @@ class FrozenSeries(LipschitzModule):
         self.coefficients = coefficients
         self.register_buffer("kernel", kernel.detach().contiguous(memory_format=torch.channels_last))
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.cache = WeightCache()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to (N, in_channels, H, W)."""
         y = self.linear(x)
-        return y if self.bias is None else y.add_(self.bias.view(-1, 1, 1))
+        if self.bias is None:
+            return y
+        bias = self.bias.view(-1, 1, 1)
+        return y + bias if y.requires_grad else y.add_(bias)
 
     def linear(self, x: Tensor) -> Tensor:
         """p(A) x, without the bias."""
         x = F.pixel_unshuffle(x, 2) if self.stride == 2 else x
-        return self._horner(x, self.out_channels, self.coefficients)
+        return self._polynomial(x, self.out_channels, self.coefficients)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """p(A)^T y = p(-A) y."""
         signed = tuple(c * (-1) ** j for j, c in enumerate(self.coefficients))
-        x = self._horner(y, self.stride**2 * self.in_channels, signed)
+        x = self._polynomial(y, self.stride**2 * self.in_channels, signed)
         return F.pixel_shuffle(x, 2) if self.stride == 2 else x
 
-    def _horner(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        padding, degree = self.kernel.shape[-1] // 2, len(coefficients) - 1
-        y = x
-        for power in range(degree - 1, -1, -1):
-            rows = (self.kernel if power > 0 else self.kernel[:keep])[:, : y.shape[1]]
-            coefficient = coefficients[power]
-            if power == degree - 1:
-                rows = rows * coefficients[degree]
-                if rows.numel() < y.numel():
-                    # (c_d A + c_{d-1}) x in one convolution: cheaper in the kernel than on the map.
-                    rows[:, :, padding, padding].diagonal().add_(coefficient)
-                    coefficient = 0.0
-            y = F.conv2d(y, rows, padding=padding)
-            if coefficient:
-                common = min(y.shape[1], x.shape[1])
-                y[:, :common].add_(x[:, :common], alpha=coefficient)
-        return y
+    def _polynomial(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
+        size = tuple(x.shape[2:])
+        operator = self.cache.get((self.kernel,), lambda: SkewOperator(self._taps(), *size), size)
+        return operator.series(x, coefficients, torch.ones(()), keep)
+
+    def _taps(self) -> Tensor:
+        if not torch.equal(transpose_kernel(self.kernel), -self.kernel):
+            raise NotProvedError(
+                "FrozenSeries: the kernel is not skew, so nothing is known of p(A); freeze again"
+            )
+        return taps_from_kernel(self.kernel)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """(out_channels, H / stride, W / stride)."""
@@ -96,10 +94,7 @@ class FrozenSeries(LipschitzModule):
 
     def operator_norm_bound(self, input_shape: Shape) -> float:
         """A proved rho >= ||A|| on maps of this size."""
-        if not torch.equal(transpose_kernel(self.kernel), -self.kernel):
-            raise NotProvedError(
-                "FrozenSeries: the kernel is not skew, so nothing is known of p(A); freeze again"
-            )
+        self._taps()
         _, height, width = self.output_shape(input_shape)
         return zero_padded_convolution_norm_upper_bound(self.kernel, height, width)
 

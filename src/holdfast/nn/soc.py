@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import choose
 from holdfast.functional.series import SERIES, Family, Series
-from holdfast.functional.skew import Pivot, SkewOperator, kernel_from_taps, skew_taps
+from holdfast.functional.skew import Pivot, SkewOperator
 from holdfast.functional.skew_norms import (
     CONVERGED_ITERATIONS,
     kernel_norm_estimate,
@@ -15,6 +15,7 @@ from holdfast.functional.skew_norms import (
     operator_norm_estimate,
     start_vector,
 )
+from holdfast.functional.taps import kernel_from_taps, skew_taps
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
 from holdfast.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
 
@@ -191,16 +192,17 @@ class SOC(OrthogonalConv2d):
 
     def freeze(self, input_shape: Shape) -> nn.Module:
         """A polynomial in a stored kernel or, on tiny maps, one matrix."""
-        frozen = self._frozen_series(input_shape)
+        frozen = self.frozen_series(input_shape)
         return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
         """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that
         run.
         """
-        return self._frozen_series(input_shape).lipschitz_bound(input_shape)
+        return self.frozen_series(input_shape).lipschitz_bound(input_shape)
 
-    def _frozen_series(self, input_shape: Shape) -> FrozenSeries:
+    def frozen_series(self, input_shape: Shape) -> FrozenSeries:
+        """The layer as evaluation runs it on maps of this size, with numbers in place of parameters."""
         _, height, width = self.output_shape(input_shape)
         return FrozenSeries(
             self.scaled_kernel(height, width),

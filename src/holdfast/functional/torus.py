@@ -1,0 +1,178 @@
+r"""Zero-padded convolutions of small maps in a real Fourier basis, where they are one matrix per frequency.
+
+A k x k kernel reaches r = (k - 1) / 2 pixels far. Surround a map of h x w pixels by r rows and r columns of
+zeros and close it to a torus of (h + r) x (w + r): whatever wraps around meets zeros only, so on the pixels
+of the map the circular convolution of the torus is the zero-padded one. In the orthonormal basis of cosines
+and sines it is block diagonal: with the kernel's spectrum a + ib at a frequency, the coefficients (u, v) of
+its cosine and sine turn into
+
+.. math:: u' = a u + b v, \qquad v' = a v - b u.
+
+That takes 2 (h + r)(w + r) products of channels where the convolution takes k^2 h w: 162 in place of 576 on
+maps of 8x8, at the price of one small matrix over the pixels in front of it and one behind. Between two
+applications the two become one: the projection onto maps that are zero in the padding.
+"""
+
+import math
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast.functional.taps import every_tap, fold_gradient, kernel_size
+
+
+class TorusBasis(NamedTuple):
+    """Constants of maps of one size and kernels of one size; D = (h + r)(w + r).
+
+    Attributes:
+        analysis: (D, h w), orthonormal columns: pixels -> coefficients. First the frequencies that are their
+            own mirror image, a cosine each, then a cosine and a sine for each of the others.
+        projection: (D, D), analysis times its transpose.
+        table: (D, k^2), taps -> spectrum: a of every frequency, then b of those with a sine.
+        mirrored: how many frequencies are their own mirror image.
+    """
+
+    analysis: Tensor
+    projection: Tensor
+    table: Tensor
+    mirrored: int
+
+
+@lru_cache(maxsize=64)
+def torus_basis(height: int, width: int, size: int, dtype: torch.dtype, device: torch.device) -> TorusBasis:
+    """The constants, computed in float64; entries of `analysis` are within 64 u / sqrt(D) and those of
+    `table` within 64 u, for the unit roundoff u of the dtype.
+    """
+    rows, columns = height + size // 2, width + size // 2
+    own, others = [], []
+    for frequency in product(range(rows), range(columns)):
+        mirror = (-frequency[0] % rows, -frequency[1] % columns)
+        if mirror == frequency:
+            own.append(frequency)
+        elif mirror > frequency:
+            others.append(frequency)
+    pixels = list(product(range(height), range(width)))
+    offsets = range(-(size // 2), size // 2 + 1)
+    taps = list(product(offsets, offsets))
+    # A value made in inference mode could not take part in a backward pass later.
+    with torch.inference_mode(False), torch.no_grad():
+        phases = _phases(own, pixels, rows, columns)
+        pairs = _phases(others, pixels, rows, columns)
+        waves = torch.stack([pairs.cos(), pairs.sin()], dim=1).flatten(0, 1) * math.sqrt(2)
+        analysis = torch.cat([phases.cos(), waves]) / math.sqrt(rows * columns)
+        reach = _phases(own + others, taps, rows, columns)
+        table = torch.cat([reach.cos(), reach[len(own) :].sin()])
+        projection = analysis @ analysis.T
+        return TorusBasis(
+            analysis.to(device, dtype), projection.to(device, dtype), table.to(device, dtype), len(own)
+        )
+
+
+def _phases(
+    frequencies: list[tuple[int, int]], places: list[tuple[int, int]], rows: int, columns: int
+) -> Tensor:
+    """2 pi (k y / rows + j x / columns) for frequencies (k, j), reduced to one turn in whole numbers."""
+    whole = rows * columns
+    turns = [[(k * y * columns + j * x * rows) % whole for y, x in places] for k, j in frequencies]
+    return torch.tensor(turns, dtype=torch.float64).view(-1, len(places)) * (2 * math.pi / whole)
+
+
+# What a multiplication costs in a product per frequency, in those of a convolution, and how many it takes to
+# make, read and differentiate a number of the spectrum; on CPUs.
+PRODUCT_PRICE = {torch.float64: 0.8, torch.float32: 1.6, torch.bfloat16: 2.0}
+SPECTRUM_PRICE = 32
+MATRIX_PIXELS = 4
+
+
+def torus_pays(
+    dtype: torch.dtype, channels: int, size: int, height: int, width: int, batch: float = math.inf
+) -> bool:
+    """Cost model: multiplications per map and channel. Maps of up to 4 pixels are one matrix anyway."""
+    if size == 1 or height * width <= MATRIX_PIXELS or dtype not in PRODUCT_PRICE:
+        return False
+    terms = (height + size // 2) * (width + size // 2)
+    products = terms**2 + 2 * terms * channels + SPECTRUM_PRICE * terms * channels / batch
+    return PRODUCT_PRICE[dtype] * products < size**2 * height * width * channels
+
+
+class TorusOperator:
+    """The convolution A of given taps on maps of one size, between maps that are held as coefficients.
+
+    Maps are (D, N, channels). Everything here runs without gradient; `tap_gradient` has the one that counts.
+
+    Args:
+        taps: (T, c, c) of a skew kernel, centre first.
+        height: height of the maps.
+        width: width of the maps.
+    """
+
+    def __init__(self, taps: Tensor, height: int, width: int) -> None:
+        self.height, self.width, self.channels = height, width, taps.shape[1]
+        self.basis = torus_basis(height, width, kernel_size(taps), taps.dtype, taps.device)
+        full = every_tap(taps.detach())
+        spectrum = (self.basis.table @ full.flatten(1)).view(-1, *full.shape[1:])
+        frequencies = (len(spectrum) + self.basis.mirrored) // 2
+        self.own, self.a, self.b = spectrum.tensor_split((self.basis.mirrored, frequencies))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """(N, i, H, W) -> (D, N, i)."""
+        n, i = x.shape[:2]
+        pixels = x.permute(2, 3, 0, 1).reshape(self.height * self.width, n * i)
+        return torch.mm(self.basis.analysis, pixels).view(-1, n, i)
+
+    def apply(self, z: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
+        """Factor * A z + sum of coefficient * map, with all channels."""
+        n = z.shape[1]
+        raw = self._product(z, self.channels, factor).view(-1, n * self.channels)
+        result = torch.mm(self.basis.projection, raw).view(-1, n, self.channels)
+        return _add(result, added)
+
+    def finish(self, z: Tensor, keep: int, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
+        """First `keep` channels of the same, as maps (N, keep, H, W)."""
+        n = z.shape[1]
+        raw = _add(self._product(z, keep, factor), added).view(-1, n * keep)
+        pixels = torch.mm(self.basis.analysis.T, raw)
+        return pixels.view(self.height, self.width, n, keep).permute(2, 3, 0, 1)
+
+    def _product(self, z: Tensor, keep: int, factor: float) -> Tensor:
+        """First `keep` channels of factor times the circular convolution, padding included."""
+        _, n, i = z.shape
+        own, a, b = (part[:, :keep, :i].transpose(1, 2) for part in (self.own, self.a, self.b))
+        result, split = z.new_empty(len(z), n, keep), self.basis.mirrored
+        result[:split].baddbmm_(z[:split], own, beta=0, alpha=factor)
+        if len(a):
+            source, target = z[split:].view(-1, 2 * n, i), result[split:].view(-1, 2 * n, keep)
+            target.baddbmm_(source, a, beta=0, alpha=factor)
+            target[:, :n].baddbmm_(source[:, n:], b, alpha=factor)
+            target[:, n:].baddbmm_(source[:, :n], b, alpha=-factor)
+        return result
+
+    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
+        """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`."""
+        split = self.basis.mirrored
+        for outer, inner, factor in pairs:
+            (_, n, o), i = outer.shape, inner.shape[2]
+            spectrum = outer.new_empty(len(self.basis.table), o, i)
+            own, a, b = spectrum.tensor_split((split, split + len(self.a)))
+            torch.bmm(outer[:split].transpose(1, 2), inner[:split], out=own)
+            if len(a):
+                left, right = outer[split:].view(-1, 2 * n, o), inner[split:].view(-1, 2 * n, i)
+                left = left.transpose(1, 2)
+                torch.bmm(left, right, out=a)
+                torch.bmm(left[:, :, :n], right[:, n:], out=b)
+                b.baddbmm_(left[:, :, n:], right[:, :n], alpha=-1)
+            full = torch.mm(self.basis.table.T, spectrum.flatten(1)).view(-1, o, i)
+            total = fold_gradient(full, factor, self.channels, total)
+        assert total is not None
+        return total
+
+
+def _add(z: Tensor, added: tuple[tuple[Tensor, float], ...]) -> Tensor:
+    """Z += coefficient * map on the channels that both have; in place."""
+    for other, coefficient in added:
+        common = min(z.shape[2], other.shape[2])
+        z[:, :, :common].add_(other[:, :, :common], alpha=coefficient)
+    return z
