@@ -119,7 +119,13 @@ def terminal(sheet: Sheet) -> RichTable:
     for place, column in enumerate(sheet.columns):
         # Numbers and short words stay whole in a narrow terminal; text gives way.
         longest = max((line[place] for line in sheet.lines), key=len, default="")
-        table.add_column(Text(column), no_wrap=len(longest) <= 10 or " " not in longest)
+        short = len(longest) <= 10
+        table.add_column(
+            Text(column),
+            no_wrap=short,
+            overflow="fold",
+            min_width=max(len(longest), len(column)) if short else None,
+        )
     for first, line in sheet.printed():
         if first and table.row_count:
             table.add_section()
