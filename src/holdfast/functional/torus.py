@@ -28,8 +28,8 @@ class TorusBasis(NamedTuple):
     """Constants of maps of one size and kernels of one size; D = (h + r)(w + r).
 
     Attributes:
-        analysis: (D, h w), orthonormal columns: pixels -> coefficients. First the frequencies that are their
-            own mirror image, a cosine each, then a cosine and a sine for each of the others.
+        analysis: (D, h w), orthonormal columns: pixels -> coefficients. First a cosine for each frequency,
+            those that are their own mirror image in front, then a sine for each of the others.
         projection: (D, D), analysis times its transpose.
         table: (D, k^2), taps -> spectrum: a of every frequency, then b of those with a sine.
         mirrored: how many frequencies are their own mirror image.
@@ -59,25 +59,25 @@ def torus_basis(height: int, width: int, size: int, dtype: torch.dtype, device: 
     taps = list(product(offsets, offsets))
     # A value made in inference mode could not take part in a backward pass later.
     with torch.inference_mode(False), torch.no_grad():
-        phases = _phases(own, pixels, rows, columns)
-        pairs = _phases(others, pixels, rows, columns)
-        waves = torch.stack([pairs.cos(), pairs.sin()], dim=1).flatten(0, 1) * math.sqrt(2)
-        analysis = torch.cat([phases.cos(), waves]) / math.sqrt(rows * columns)
-        reach = _phases(own + others, taps, rows, columns)
-        table = torch.cat([reach.cos(), reach[len(own) :].sin()])
+        waves = _waves(own + others, len(own), pixels, rows, columns)
+        waves[len(own) :] *= math.sqrt(2)
+        analysis = waves / math.sqrt(rows * columns)
+        table = _waves(own + others, len(own), taps, rows, columns)
         projection = analysis @ analysis.T
         return TorusBasis(
             analysis.to(device, dtype), projection.to(device, dtype), table.to(device, dtype), len(own)
         )
 
 
-def _phases(
-    frequencies: list[tuple[int, int]], places: list[tuple[int, int]], rows: int, columns: int
+def _waves(
+    frequencies: list[tuple[int, int]], mirrored: int, places: list[tuple[int, int]], rows: int, columns: int
 ) -> Tensor:
-    """2 pi (k y / rows + j x / columns) for frequencies (k, j), reduced to one turn in whole numbers."""
+    """Cosine and, but for those that are their own mirror image, sine of each frequency at the places."""
+    # Phases are 2 pi (k y / rows + j x / columns), reduced to one turn in whole numbers.
     whole = rows * columns
     turns = [[(k * y * columns + j * x * rows) % whole for y, x in places] for k, j in frequencies]
-    return torch.tensor(turns, dtype=torch.float64).view(-1, len(places)) * (2 * math.pi / whole)
+    phases = torch.tensor(turns, dtype=torch.float64) * (2 * math.pi / whole)
+    return torch.cat([phases.cos(), phases[mirrored:].sin()])
 
 
 # What a multiplication costs in a product per frequency, in those of a convolution, and how many it takes to
@@ -114,8 +114,9 @@ class TorusOperator:
         self.basis = torus_basis(height, width, kernel_size(taps), taps.dtype, taps.device)
         full = every_tap(taps.detach())
         spectrum = (self.basis.table @ full.flatten(1)).view(-1, *full.shape[1:])
-        frequencies = (len(spectrum) + self.basis.mirrored) // 2
-        self.own, self.a, self.b = spectrum.tensor_split((self.basis.mirrored, frequencies))
+        # Coefficients and spectrum alike: cosines end where the sines begin.
+        self.sines = (len(spectrum) + self.basis.mirrored) // 2
+        self.a, self.b = spectrum[: self.sines], spectrum[self.sines :]
 
     def enter(self, x: Tensor) -> Tensor:
         """(N, i, H, W) -> (D, N, i)."""
@@ -140,30 +141,28 @@ class TorusOperator:
     def _product(self, z: Tensor, keep: int, factor: float) -> Tensor:
         """First `keep` channels of factor times the circular convolution, padding included."""
         _, n, i = z.shape
-        own, a, b = (part[:, :keep, :i].transpose(1, 2) for part in (self.own, self.a, self.b))
-        result, split = z.new_empty(len(z), n, keep), self.basis.mirrored
-        result[:split].baddbmm_(z[:split], own, beta=0, alpha=factor)
-        if len(a):
-            source, target = z[split:].view(-1, 2 * n, i), result[split:].view(-1, 2 * n, keep)
-            target.baddbmm_(source, a, beta=0, alpha=factor)
-            target[:, :n].baddbmm_(source[:, n:], b, alpha=factor)
-            target[:, n:].baddbmm_(source[:, :n], b, alpha=-factor)
+        a, b = (part[:, :keep, :i].transpose(1, 2) for part in (self.a, self.b))
+        result = z.new_empty(len(z), n, keep)
+        paired, sines = slice(self.basis.mirrored, self.sines), slice(self.sines, None)
+        result[: self.sines].baddbmm_(z[: self.sines], a, beta=0, alpha=factor)
+        if len(b):
+            result[paired].baddbmm_(z[sines], b, alpha=factor)
+            result[sines].baddbmm_(z[sines], a[paired], beta=0, alpha=factor)
+            result[sines].baddbmm_(z[paired], b, alpha=-factor)
         return result
 
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
         """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`."""
-        split = self.basis.mirrored
+        paired, sines = slice(self.basis.mirrored, self.sines), slice(self.sines, None)
         for outer, inner, factor in pairs:
-            (_, n, o), i = outer.shape, inner.shape[2]
+            o, i = outer.shape[2], inner.shape[2]
+            left = outer.transpose(1, 2)
             spectrum = outer.new_empty(len(self.basis.table), o, i)
-            own, a, b = spectrum.tensor_split((split, split + len(self.a)))
-            torch.bmm(outer[:split].transpose(1, 2), inner[:split], out=own)
-            if len(a):
-                left, right = outer[split:].view(-1, 2 * n, o), inner[split:].view(-1, 2 * n, i)
-                left = left.transpose(1, 2)
-                torch.bmm(left, right, out=a)
-                torch.bmm(left[:, :, :n], right[:, n:], out=b)
-                b.baddbmm_(left[:, :, n:], right[:, :n], alpha=-1)
+            torch.bmm(left[: self.sines], inner[: self.sines], out=spectrum[: self.sines])
+            if len(self.b):
+                spectrum[paired].baddbmm_(left[sines], inner[sines])
+                torch.bmm(left[paired], inner[sines], out=spectrum[sines])
+                spectrum[sines].baddbmm_(left[sines], inner[paired], alpha=-1)
             full = torch.mm(self.basis.table.T, spectrum.flatten(1)).view(-1, o, i)
             total = fold_gradient(full, factor, self.channels, total)
         assert total is not None
