@@ -13,6 +13,7 @@ from holdfast.functional.skew_norms import (
     start_vector,
 )
 from holdfast.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
+from holdfast.functional.torus import TorusOperator
 from tests.reference.exponential import dense_convolution, dense_polynomial
 
 COEFFICIENTS = [(0.9, 0.8), (0.99, 0.8, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.8, 0.4, 0.1, 0.02)]
@@ -167,6 +168,25 @@ def test_gradcheck(shape: tuple[int, ...], form: None) -> None:
         return SkewOperator(skew_taps(weight), h, w).series(x, COEFFICIENTS[2], scale, keep)
 
     assert torch.autograd.gradcheck(function, (x, weight, scale))
+
+
+def test_the_torus_is_for_large_batches_of_small_maps() -> None:
+    operator = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 8, 8)
+    assert [type(operator.frame(n)) for n in (0, 1, 256)] == [SkewOperator, SkewOperator, TorusOperator]
+    large = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 32, 32)
+    assert large.frame(256) is large
+
+
+def test_a_torus_that_inference_made_serves_an_attack() -> None:
+    operator = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 8, 8)
+    one = torch.ones(())
+    with torch.inference_mode():
+        quiet = operator.series(torch.ones(256, 64, 8, 8), COEFFICIENTS[1], one, 64)
+    x = torch.ones(256, 64, 8, 8, requires_grad=True)
+    loud = operator.series(x, COEFFICIENTS[1], one, 64)
+    torch.testing.assert_close(loud, quiet.clone())
+    (gradient,) = torch.autograd.grad(loud.sum(), x)
+    assert gradient.shape == x.shape
 
 
 @every_shape

@@ -58,14 +58,15 @@ class SkewOperator:
             else:
                 self.kernel = kernel_from_taps(taps.detach()).contiguous(memory_format=torch.channels_last)
 
-    @torch.no_grad()
     def frame(self, batch: int) -> "SkewOperator | TorusOperator":
         """Where a polynomial of this operator is cheapest for so many maps: on the maps or on a torus."""
         kind, shape = self.taps.dtype, (self.channels, self.size, self.height, self.width)
-        if self.taps.device.type != "cpu" or not torus_pays(kind, *shape, batch):
+        if self.taps.device.type != "cpu" or not torus_pays(kind, *shape, max(batch, 1)):
             return self
         if self._torus is None:
-            self._torus = TorusOperator(self.taps, self.height, self.width)
+            # What is made in inference mode could not take part in the backward pass of a later attack.
+            with torch.inference_mode(False), torch.no_grad():
+                self._torus = TorusOperator(self.taps, self.height, self.width)
         return self._torus
 
     def series(
