@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from holdfast.errors import ArgumentError
 
@@ -235,6 +236,54 @@ class _Reflect(torch.autograd.Function):
         return grad_z, grad_theta, None
 
 
+class _Fold(torch.autograd.Function):
+    """z - 2 min(v^T z, 0) v: the same map as one fold along v, which takes two thirds of the passes.
+
+    Close to the boundary it is as exact as `_Reflect`; away from it the smaller number of a pair is off by
+    the rounding of the larger one. So it is for numbers of two bytes, where that is what rounding is anyway.
+    """
+
+    @staticmethod
+    def forward(z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        z1, z2 = halves(z)
+        y, y1, y2 = _empty_halves(z, z1)
+        folded = _fold(z1, z2, theta, None, y1, y2)
+        return _join(y, y1, y2), folded
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        y, folded = output
+        ctx.mark_non_differentiable(folded)
+        ctx.save_for_backward(inputs[1], folded, *((y,) if ctx.needs_input_grad[1] else ()))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
+        theta, folded, *output = ctx.saved_tensors
+        g1, g2 = halves(grad)
+        grad_z, first, second = _empty_halves(grad, g1)
+        _fold(g1, g2, theta, folded, first, second)
+        grad_theta = None
+        if output:
+            y1, y2 = halves(output[0])
+            torque = torch.mul(y1, g2).addcmul_(y2, g1, value=-1).mul_(folded)
+            grad_theta = channel_sum(torque).to(theta.dtype)
+        return _join(grad_z, first, second), grad_theta
+
+
+def _fold(z1: Tensor, z2: Tensor, theta: Tensor, folded: Tensor | None, y1: Tensor, y2: Tensor) -> Tensor:
+    """Write the folded pair to y1 and y2; fold the pairs on the far side, or those with weight 1 if given."""
+    sine, cosine = boundary(theta)
+    a, b, minus_a, minus_b = per_channel(torch.stack((sine, -cosine, -sine, cosine)), z1)
+    side = torch.mul(z1, a).addcmul_(z2, b)
+    if folded is None:
+        folded = torch.le(side, 0, out=torch.empty_like(side))
+    side.mul_(folded)
+    torch.addcmul(z1, side, minus_a, out=y1)
+    torch.addcmul(z2, side, minus_b, out=y2)
+    return folded
+
+
 def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
     """y1 g2 - y2 g1: how the loss changes when the pair (y1, y2) turns counterclockwise."""
     y1, y2 = halves(y)
@@ -254,8 +303,9 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     With :math:`v = (\sin(\theta/2), -\cos(\theta/2))`: z stays where :math:`v^T z > 0`, and is reflected to
     :math:`(I - 2 v v^T) z = (z_1 \cos\theta + z_2 \sin\theta,\ z_1 \sin\theta - z_2 \cos\theta)` elsewhere.
 
-    Guarantee: 1-Lipschitz and gradient norm preserving for every real theta; MaxMin to the bit at pi/2. As
-    computed, the output is within (|theta| + 48) u |z| of the exact one (docs/layers/activations.md).
+    Guarantee: 1-Lipschitz and gradient norm preserving for every real theta; MaxMin to the bit at pi/2, in
+    float32 and float64. As computed, the output is within (|theta| + 48) u |z| of the exact one
+    (docs/layers/activations.md).
 
     Args:
         z: input.
@@ -274,6 +324,9 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     z1, z2 = split(z, 2)
     if theta.shape != (z1.shape[1],):
         raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
+    if z.dtype.itemsize == 2:
+        y, _ = _Fold.apply(z, theta)  # type: ignore[no-untyped-call]
+        return y  # type: ignore[no-any-return]
     with torch.no_grad():
         z1, z2 = halves(z)
         sine, cosine = boundary(theta)

@@ -136,7 +136,8 @@ class GroupSort(Activation):
 class Householder(Activation):
     r"""The Householder activation :math:`\sigma_\theta`, one angle per pair of channels (k, k + C/2).
 
-    Guarantee: 1-Lipschitz and gradient norm preserving for every theta. It starts at pi/2: MaxMin to the bit.
+    Guarantee: 1-Lipschitz and gradient norm preserving for every theta. It starts at pi/2: MaxMin, to
+    the bit in float32 and float64.
 
     Args:
         channels: channels of the input, even.
