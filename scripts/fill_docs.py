@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 SPEED = ROOT / "benchmarks/results/speed.json"
 DEMO = ROOT / "docs/pictures/demo.json"
 DEGREES = ROOT / "benchmarks/results/degrees.json"
+PRECISION = ROOT / "benchmarks/results/precision.json"
 ZOO = ROOT / "src/holdfast/zoo"
 RADII = ("36/255", "72/255", "108/255")
 PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -123,6 +124,22 @@ def degrees(record: Path = DEGREES) -> str:
     )
 
 
+def precision(record: Path = PRECISION) -> str:
+    """Accuracy of the same training in fp32 and in bf16."""
+    data = _read(record)
+    if data is None:
+        return "Not measured yet: `python benchmarks/precision.py` writes the record."
+    rows = [
+        [f"{run['data']}, {run['epochs']} epochs", name, *(f"{share:.1%}" for share in shares.values())]
+        for run in data
+        for name, shares in run["test"].items()
+    ]
+    head = ["training", "precision", "standard", *RADII]
+    return _table(head, rows, numbers=4) + (
+        f"\n\nLipConvnet-5 at width {data[0]['width']}, equal seeds, proved on the test sets."
+    )
+
+
 def zoo(folder: Path = ZOO) -> str:
     """The networks that ship, from their cards."""
     cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
@@ -148,6 +165,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "speed-summary": speed_summary,
     "demo": demo,
     "degrees": degrees,
+    "precision": precision,
     "zoo": zoo,
 }
 
@@ -187,7 +205,7 @@ def main(arguments: list[str]) -> int:
     return int(check and bool(changed))
 
 
-def _read(record: Path) -> dict[str, Any] | None:
+def _read(record: Path) -> Any:
     return json.loads(record.read_text()) if record.exists() else None
 
 
