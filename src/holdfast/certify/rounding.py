@@ -29,7 +29,7 @@ from holdfast.functional.rounding import (
     sum_up,
 )
 from holdfast.functional.spectral import matrix_norm_upper_bound
-from holdfast.functional.torus import torus_pays
+from holdfast.functional.torus import torus_pays, torus_size
 from holdfast.nn.activations import (
     GroupSort,
     Householder,
@@ -163,7 +163,7 @@ def _series(layer: FrozenSeries, input_shape: Shape, norm: float) -> ForwardErro
     channels, size = layer.kernel.shape[0], layer.kernel.shape[-1]
     error = _error_on_maps(coefficients, norm, spread, layer.kernel[0].numel())
     if torus_pays(torch.float64, channels, size, height, width):
-        waves = (height + size // 2) * (width + size // 2)
+        waves = torus_size(size, height, width)
         circular = min(spread, circular_norm_upper_bound(layer.kernel))
         error = max(error, _error_on_a_torus(coefficients, norm, spread, circular, channels, size, waves))
     bias, reach = _bias_norm(layer.bias, height * width), _sizes(coefficients, norm)[0]

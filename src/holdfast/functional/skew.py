@@ -39,8 +39,8 @@ class SkewOperator:
         width: width of the maps.
     """
 
-    # oneDNN's convolutions reach half the speed of a matrix product on maps of 2x2 and less, and its weight
-    # gradient a tenth of it on maps of 4x4 and less. cuDNN has no such cliff.
+    # oneDNN's weight gradient reaches a tenth of the speed of matrix products on maps of 4x4 and less. cuDNN
+    # has no such cliff.
     TAP_PIXELS = 16
 
     def __init__(self, taps: Tensor, height: int, width: int) -> None:
