@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.functional.karatsuba import KaratsubaOperator, karatsuba_pays
 from holdfast.functional.skew import SkewOperator, skew_series_reference
 from holdfast.functional.skew_norms import (
     kernel_norm_estimate,
@@ -24,7 +25,9 @@ SHAPES = [
     (6, 3, 2, 3, 3, 6),
     (6, 6, 4, 3, 4, 4),
     (6, 4, 3, 3, 4, 2),
+    (6, 6, 6, 3, 2, 2),
     (6, 6, 2, 3, 2, 2),
+    (6, 4, 3, 3, 2, 2),
     (6, 4, 3, 3, 2, 1),
     (4, 4, 4, 3, 1, 1),
     (5, 5, 3, 1, 3, 3),
@@ -33,11 +36,15 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s)))
 
 
-@pytest.fixture(params=["on maps", "on a torus"])
+@pytest.fixture(params=["on maps", "on a torus", "by Karatsuba's trick"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polynomials of every shape in both ways that `SkewOperator.frame` chooses from."""
-    torus = request.param == "on a torus"
+    """Polynomials of every shape in all ways that `SkewOperator.frame` chooses from."""
+    torus, karatsuba = request.param == "on a torus", request.param == "by Karatsuba's trick"
     monkeypatch.setattr("holdfast.functional.skew.torus_pays", lambda *args: torus)
+    monkeypatch.setattr(
+        "holdfast.functional.skew.karatsuba_pays",
+        lambda dtype, *shape: karatsuba and karatsuba_pays(torch.bfloat16, *shape),
+    )
 
 
 def draw(shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,6 +182,13 @@ def test_the_torus_is_for_large_batches_of_small_maps() -> None:
     assert [type(operator.frame(n)) for n in (0, 1, 256)] == [SkewOperator, SkewOperator, TorusOperator]
     large = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 32, 32)
     assert large.frame(256) is large
+
+
+def test_karatsuba_is_for_maps_of_2x2_in_bfloat16() -> None:
+    for dtype, kind in ((torch.bfloat16, KaratsubaOperator), (torch.float32, SkewOperator)):
+        assert type(SkewOperator(skew_taps(torch.randn(5, 4, 4), dtype), 2, 2).frame(1)) is kind
+    assert not karatsuba_pays(torch.bfloat16, 3, 2, 1)
+    assert not karatsuba_pays(torch.bfloat16, 5, 2, 2)
 
 
 def test_a_torus_that_inference_made_serves_an_attack() -> None:

@@ -237,7 +237,7 @@ class _Reflect(torch.autograd.Function):
 
 
 class _Fold(torch.autograd.Function):
-    """z - 2 min(v^T z, 0) v: the same map as one fold along v, which takes two thirds of the passes.
+    """z + max(-v^T z, 0) v for v of length sqrt(2): the same map as one fold along v, in half the passes.
 
     Close to the boundary it is as exact as `_Reflect`; away from it the smaller number of a pair is off by
     the rounding of the larger one. So it is for numbers of two bytes, where that is what rounding is anyway.
@@ -245,43 +245,99 @@ class _Fold(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        z1, z2 = halves(z)
-        y, y1, y2 = _empty_halves(z, z1)
-        folded = _fold(z1, z2, theta, None, y1, y2)
-        return _join(y, y1, y2), folded
+        z1, z2 = z.chunk(2, dim=1)
+        a, b = per_channel(torch.stack(boundary(theta)), z1)
+        depth = torch.mul(z2, b).addcmul_(z1, a, value=-1).relu_()
+        y = torch.empty_like(z)
+        y1, y2 = y.chunk(2, dim=1)
+        torch.addcmul(z1, depth, a, out=y1)
+        torch.addcmul(z2, depth, b, value=-1, out=y2)
+        return y, depth
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        y, folded = output
-        ctx.mark_non_differentiable(folded)
-        ctx.save_for_backward(inputs[1], folded, *((y,) if ctx.needs_input_grad[1] else ()))
+        y, depth = output
+        ctx.mark_non_differentiable(depth)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[1], depth, *((y,) if ctx.needs_input_grad[1] else ()))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
-        theta, folded, *output = ctx.saved_tensors
-        g1, g2 = halves(grad)
-        grad_z, first, second = _empty_halves(grad, g1)
-        _fold(g1, g2, theta, folded, first, second)
+        theta, depth, *output = ctx.saved_tensors
+        g1, g2 = grad.chunk(2, dim=1)
+        a, b = per_channel(torch.stack(boundary(theta)), g1)
+        along = _where_positive(torch.mul(g2, b).addcmul_(g1, a, value=-1), depth)
+        grad_z = torch.empty_like(grad)
+        first, second = grad_z.chunk(2, dim=1)
+        torch.addcmul(g1, along, a, out=first)
+        torch.addcmul(g2, along, b, value=-1, out=second)
         grad_theta = None
         if output:
-            y1, y2 = halves(output[0])
-            torque = torch.mul(y1, g2).addcmul_(y2, g1, value=-1).mul_(folded)
-            grad_theta = channel_sum(torque).to(theta.dtype)
-        return _join(grad_z, first, second), grad_theta
+            y1, y2 = output[0].chunk(2, dim=1)
+            torque = torch.mul(y1, g2, out=along).addcmul_(y2, g1, value=-1)
+            grad_theta = channel_sum(_where_positive(torque, depth)).to(theta.dtype)
+        return grad_z, grad_theta
 
 
-def _fold(z1: Tensor, z2: Tensor, theta: Tensor, folded: Tensor | None, y1: Tensor, y2: Tensor) -> Tensor:
-    """Write the folded pair to y1 and y2; fold the pairs on the far side, or those with weight 1 if given."""
-    sine, cosine = boundary(theta)
-    a, b, minus_a, minus_b = per_channel(torch.stack((sine, -cosine, -sine, cosine)), z1)
-    side = torch.mul(z1, a).addcmul_(z2, b)
-    if folded is None:
-        folded = torch.le(side, 0, out=torch.empty_like(side))
-    side.mul_(folded)
-    torch.addcmul(z1, side, minus_a, out=y1)
-    torch.addcmul(z2, side, minus_b, out=y2)
-    return folded
+class _FoldByProducts(torch.autograd.Function):
+    """`_Fold` of packed channels by matrix products, which read few channels at full speed.
+
+    Elementwise loops over half the channels of a pixel do not. With w orthogonal to v, both of length
+    sqrt(2), the turning moment of a folded pair is ((v^T y)(w^T g) - (w^T y)(v^T g)) / 2.
+    """
+
+    @staticmethod
+    def forward(z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        rows = _pixels(z)
+        minus_v = _spread(*boundary(theta), z.dtype)
+        depth = torch.mm(rows, minus_v).relu_()
+        return _maps(torch.addmm(rows, depth, -minus_v.T), z), depth
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        _Fold.setup_context(ctx, inputs, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
+        theta, depth, *output = ctx.saved_tensors
+        rows = _pixels(grad)
+        sine, cosine = boundary(theta)
+        minus_v = _spread(sine, cosine, grad.dtype)
+        along = _where_positive(torch.mm(rows, minus_v), depth)
+        grad_z = _maps(torch.addmm(rows, along, -minus_v.T), grad)
+        grad_theta = None
+        if output:
+            # All channels of depth and along times all of grad and y, map by map; pairs are on two diagonals.
+            maps = len(grad), grad.shape[2] * grad.shape[3]
+            moments = torch.bmm(depth.unflatten(0, maps).mT, rows.unflatten(0, maps))
+            moments.baddbmm_(along.unflatten(0, maps).mT, _pixels(output[0]).unflatten(0, maps))
+            first, second = moments.sum(0, dtype=torch.float32).chunk(2, dim=1)
+            grad_theta = ((cosine * first.diagonal() + sine * second.diagonal()) / 2).to(theta.dtype)
+        return grad_z, grad_theta
+
+
+def _where_positive(x: Tensor, depth: Tensor) -> Tensor:
+    """`x` where depth > 0 and zero elsewhere, in place."""
+    result: Tensor = torch.ops.aten.threshold_backward.grad_input(x, depth, 0, grad_input=x)
+    return result
+
+
+def _pixels(z: Tensor) -> Tensor:
+    """(N, C, H, W) -> (N H W, C); a view of packed channels."""
+    return z.permute(0, 2, 3, 1).reshape(-1, z.shape[1])
+
+
+def _maps(rows: Tensor, like: Tensor) -> Tensor:
+    """The way back."""
+    n, c, h, w = like.shape
+    return rows.view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+def _spread(sine: Tensor, cosine: Tensor, dtype: torch.dtype) -> Tensor:
+    """Matrix (C, C/2) that takes the channels to cosine * second half - sine * first half."""
+    return torch.cat([torch.diag(-sine), torch.diag(cosine)]).to(dtype)
 
 
 def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
@@ -292,9 +348,13 @@ def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
 
 
 def channel_sum(x: Tensor) -> Tensor:
-    """Sum over all axes but the channels, accumulated in at least float32."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return x.sum((0, *range(2, x.dim())), dtype=wide)
+    """Sum over all axes but the channels, in at least float32.
+
+    PyTorch sums two-byte numbers in float32 too, yet a sum that is to stay float32 converts them all first.
+    So the sum of one map is rounded to the dtype of x, the sum of the maps is not.
+    """
+    maps = x.sum(tuple(range(2, x.dim()))) if x.dim() > 2 else x
+    return maps.sum(0, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def householder(z: Tensor, theta: Tensor) -> Tensor:
@@ -325,7 +385,9 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     if theta.shape != (z1.shape[1],):
         raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
     if z.dtype.itemsize == 2:
-        y, _ = _Fold.apply(z, theta)  # type: ignore[no-untyped-call]
+        packed = z.dim() == 4 and z.stride(1) == 1 and z.shape[2] * z.shape[3] > 1
+        fold = _FoldByProducts if packed and len(theta) < SHORT_RUN else _Fold
+        y, _ = fold.apply(z, theta)  # type: ignore[no-untyped-call]
         return y  # type: ignore[no-any-return]
     with torch.no_grad():
         z1, z2 = halves(z)

@@ -1,13 +1,16 @@
 """Skew-symmetric convolutions A on zero-padded maps, A^T = -A, and polynomials in them."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from holdfast.functional.channels import add_channels
+from holdfast.functional.karatsuba import KaratsubaOperator, karatsuba_pays
 from holdfast.functional.taps import fold_gradient, kernel_from_taps, kernel_size
 from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 
@@ -26,12 +29,29 @@ def skew_series_reference(
     return y[:, :out_channels]
 
 
+Made = TypeVar("Made")
+
+
+def constant(make: Callable[[Any], Made]) -> cached_property[Made]:
+    """A property that is made once and has no gradient.
+
+    What is made in inference mode could not take part in the backward pass of a later attack.
+    """
+
+    @wraps(make)
+    def made(owner: Any) -> Made:
+        with torch.inference_mode(False), torch.no_grad():
+            return make(owner)
+
+    return cached_property(made)
+
+
 class SkewOperator:
     """The convolution A of given taps on zero-padded maps of one size: A x, p(A) x and <v, A u>.
 
-    It runs as a convolution, on tiny maps as one matrix, and for polynomials of large batches on small maps
-    in a Fourier basis. Gradients use A^T = -A, so one operator serves both directions, and the gradient with
-    respect to the taps is one correlation over the batches of all terms.
+    It runs as a convolution, on tiny maps as one matrix or by Karatsuba's trick, and for polynomials of large
+    batches on small maps in a Fourier basis. Gradients use A^T = -A, so one operator serves both directions,
+    and the gradient with respect to the taps is one correlation over the batches of all terms.
 
     Args:
         taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part counts.
@@ -51,23 +71,31 @@ class SkewOperator:
         self.as_matrix = self.size == 1 or (on_cpu and height * width <= MATRIX_PIXELS)
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
         self._rows: dict[int, Tensor] = {}
-        self._torus: TorusOperator | None = None
-        with torch.no_grad():
-            if self.as_matrix:
-                self.matrix = taps[0].detach() if self.size == 1 else self._dense()
-            else:
-                self.kernel = kernel_from_taps(taps.detach()).contiguous(memory_format=torch.channels_last)
 
-    def frame(self, batch: int) -> "SkewOperator | TorusOperator":
-        """Where a polynomial of this operator is cheapest for so many maps: on the maps or on a torus."""
-        kind, shape = self.taps.dtype, (self.channels, self.size, self.height, self.width)
-        if self.taps.device.type != "cpu" or not torus_pays(kind, *shape, max(batch, 1)):
+    def frame(self, batch: int) -> "Frame":
+        """Where a polynomial of this operator is cheapest for so many maps."""
+        kind, shape = self.taps.dtype, (self.size, self.height, self.width)
+        if self.taps.device.type != "cpu":
             return self
-        if self._torus is None:
-            # What is made in inference mode could not take part in the backward pass of a later attack.
-            with torch.inference_mode(False), torch.no_grad():
-                self._torus = TorusOperator(self.taps, self.height, self.width)
-        return self._torus
+        if karatsuba_pays(kind, *shape):
+            return self._karatsuba
+        return self._torus if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
+
+    @constant
+    def _karatsuba(self) -> KaratsubaOperator:
+        return KaratsubaOperator(self.taps)
+
+    @constant
+    def _torus(self) -> TorusOperator:
+        return TorusOperator(self.taps, self.height, self.width)
+
+    @constant
+    def _matrix(self) -> Tensor:
+        return self.taps[0].detach() if self.size == 1 else self._dense()
+
+    @constant
+    def _kernel(self) -> Tensor:
+        return kernel_from_taps(self.taps.detach()).contiguous(memory_format=torch.channels_last)
 
     def series(
         self,
@@ -103,7 +131,8 @@ class SkewOperator:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """A x for x of at most c channels; without gradient."""
-        return self.finish(x, self.channels)
+        frame = self.frame(len(x))
+        return frame.finish(frame.enter(x), self.channels)
 
     def enter(self, x: Tensor) -> Tensor:
         """Maps in the order that convolutions like."""
@@ -120,14 +149,14 @@ class SkewOperator:
         y = self._shifted(x, keep, factor, shift)
         for other, coefficient in added:
             if other is not x:
-                _add_channels(y, other, coefficient)
+                add_channels(y, other, coefficient)
         return y
 
     def _shifted(self, x: Tensor, keep: int, factor: float, shift: float) -> Tensor:
         """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
         if not self.as_matrix:
-            kernel = self.kernel[:keep, :i]
+            kernel = self._kernel[:keep, :i]
             if kernel.numel() < x.numel() and (factor != 1.0 or shift):
                 # Cheaper in the kernel than on the map.
                 kernel = kernel * factor
@@ -135,7 +164,7 @@ class SkewOperator:
                 factor, shift = 1.0, 0.0
             y = F.conv2d(x, kernel, padding=self.size // 2)
             y = y if factor == 1.0 else y.mul_(factor)
-            return _add_channels(y, x, shift) if shift else y
+            return add_channels(y, x, shift) if shift else y
         flat = x.permute(0, 2, 3, 1).reshape(-1, i if self.size == 1 else self.height * self.width * i)
         if i == self.channels:
             y = F.linear(flat, self._matrix_rows(keep))
@@ -146,7 +175,7 @@ class SkewOperator:
                 y = y.view(-1, self.channels)[:, :keep]
         y = y if factor == 1.0 else y.mul_(factor)
         y = y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
-        return _add_channels(y, x, shift) if shift else y
+        return add_channels(y, x, shift) if shift else y
 
     def _dense(self) -> Tensor:
         """Matrix with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns are pixels, then channels."""
@@ -169,10 +198,10 @@ class SkewOperator:
     def _matrix_rows(self, channels: int) -> Tensor:
         """Rows of the matrix that belong to the first `channels` channels of every pixel."""
         if channels == self.channels:
-            return self.matrix
+            return self._matrix
         if channels not in self._rows:
-            blocks = self.matrix.view(-1, self.channels, self.matrix.shape[1])
-            self._rows[channels] = blocks[:, :channels].reshape(-1, self.matrix.shape[1])
+            blocks = self._matrix.view(-1, self.channels, self._matrix.shape[1])
+            self._rows[channels] = blocks[:, :channels].reshape(-1, self._matrix.shape[1])
         return self._rows[channels]
 
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
@@ -243,16 +272,10 @@ def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None
         total.addmm_(left.T, right)
 
 
-def _add_channels(y: Tensor, x: Tensor, scale: float) -> Tensor:
-    """Y += scale * x on the channels that both have; in place."""
-    common = min(y.shape[1], x.shape[1])
-    y[:, :common].add_(x[:, :common], alpha=scale)
-    return y
+Frame = SkewOperator | TorusOperator | KaratsubaOperator
 
 
-def horner(
-    frame: SkewOperator | TorusOperator, x: Tensor, coefficients: Sequence[float], keep: int
-) -> tuple[Tensor, list[Tensor]]:
+def horner(frame: Frame, x: Tensor, coefficients: Sequence[float], keep: int) -> tuple[Tensor, list[Tensor]]:
     """First `keep` channels of p(A) x, and what A was applied to on the way, x first."""
     degree = len(coefficients) - 1
     x = frame.enter(x)

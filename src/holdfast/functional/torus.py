@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast.functional.channels import add_channels
 from holdfast.functional.taps import every_tap, fold_gradient, kernel_size
 
 
@@ -135,13 +136,17 @@ class TorusOperator:
         n = z.shape[1]
         raw = self._product(z, self.channels, factor).view(-1, n * self.channels)
         result = torch.mm(self.basis.projection, raw).view(-1, n, self.channels)
-        return _add(result, added)
+        for other, coefficient in added:
+            add_channels(result, other, coefficient, dim=2)
+        return result
 
     def finish(self, z: Tensor, keep: int, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
         """First `keep` channels of the same, as maps (N, keep, H, W)."""
         n = z.shape[1]
-        raw = _add(self._product(z, keep, factor), added).view(-1, n * keep)
-        pixels = torch.mm(self.basis.analysis.T, raw)
+        raw = self._product(z, keep, factor)
+        for other, coefficient in added:
+            add_channels(raw, other, coefficient, dim=2)
+        pixels = torch.mm(self.basis.analysis.T, raw.view(-1, n * keep))
         return pixels.view(self.height, self.width, n, keep).permute(2, 3, 0, 1)
 
     def _product(self, z: Tensor, keep: int, factor: float) -> Tensor:
@@ -173,11 +178,3 @@ class TorusOperator:
             total = fold_gradient(full, factor, self.channels, total)
         assert total is not None
         return total
-
-
-def _add(z: Tensor, added: tuple[tuple[Tensor, float], ...]) -> Tensor:
-    """Z += coefficient * map on the channels that both have; in place."""
-    for other, coefficient in added:
-        common = min(z.shape[2], other.shape[2])
-        z[:, :, :common].add_(other[:, :, :common], alpha=coefficient)
-    return z
