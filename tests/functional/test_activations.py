@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
-from holdfast.functional.activations import groupsort, householder, maxmin
+from holdfast.functional.activations import (
+    SHORT_RUN,
+    _Fold,
+    _FoldByProducts,
+    groupsort,
+    householder,
+    maxmin,
+)
 from tests.reference.householder import sigma_theta
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -165,6 +172,40 @@ def test_householder_gradients_are_those_of_the_plain_formula(dtype, shape, memo
     terms = (g.double().abs() * z_plain.detach().abs()).sum()
     assert (theta.grad - theta_plain.grad).abs().max() <= tolerance * terms
     assert z.grad.stride() == y.stride() == z.stride()
+
+
+@pytest.mark.parametrize("channels", [4, 2 * SHORT_RUN])
+def test_a_fold_does_not_mind_how_its_gradient_lies(channels):
+    """Few channels fold by products of matrices, many by elementwise passes."""
+    z = random_input((3, channels, 4, 2), torch.bfloat16, torch.channels_last)
+    theta = torch.randn(channels // 2)
+    g = random_input(z.shape, torch.bfloat16)
+    orders = (
+        g,
+        g.contiguous(memory_format=torch.channels_last),
+        g.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
+    )
+    results = []
+    for grad in orders:
+        inputs = z.clone().requires_grad_(), theta.clone().requires_grad_()
+        results.append(torch.autograd.grad(householder(*inputs), inputs, grad))
+    for grad_z, grad_theta in results[1:]:
+        assert torch.equal(grad_z, results[0][0])
+        torch.testing.assert_close(grad_theta, results[0][1], rtol=2**-6, atol=2**-6)
+
+
+def test_both_ways_to_fold_agree():
+    z = random_input((3, 8, 4, 2), torch.bfloat16, torch.channels_last)
+    g = random_input(z.shape, torch.bfloat16, torch.channels_last)
+    theta = torch.randn(4)
+    results = []
+    for fold in (_Fold, _FoldByProducts):
+        inputs = z.clone().requires_grad_(), theta.clone().requires_grad_()
+        y, _ = fold.apply(*inputs)
+        results.append((y.detach(), *torch.autograd.grad(y, inputs, g)))
+    for one, other in zip(*results, strict=True):
+        # Three roundings each of numbers below 4; the sum over 24 pixels adds up.
+        torch.testing.assert_close(one, other, rtol=0, atol=24 * 2**-7)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 4, 2, 2), (1, 4, 1, 3)])
