@@ -201,7 +201,7 @@ def test_both_ways_to_fold_agree():
     results = []
     for fold in (_Fold, _FoldByProducts):
         inputs = z.clone().requires_grad_(), theta.clone().requires_grad_()
-        y, _ = fold.apply(*inputs)
+        y = fold.apply(*inputs)
         results.append((y.detach(), *torch.autograd.grad(y, inputs, g)))
     for one, other in zip(*results, strict=True):
         # Three roundings each of numbers below 4; the sum over 24 pixels adds up.

@@ -40,7 +40,8 @@ def lines(repetitions: int, depths: tuple[int, ...]) -> Iterator[tuple[str, Call
         reach = {5: ">= 8", 20: ">= 4"}.get(depth, "")
         yield f"certified inference, LipConvnet-{depth}", partial(_inference, depth, reach, repetitions)
     yield "peak memory of a training step, LipConvnet-20", _memory
-    yield "Householder over MaxMin, training", partial(_householder, 3 * repetitions)
+    # A few percent are less than the noise of a few repetitions.
+    yield "Householder over MaxMin, training", partial(_householder, 10 * repetitions)
     yield "BCOP and Cayley, training", partial(_others, repetitions)
     if peers.available():
         yield "peers, evaluation", partial(_peers, repetitions, False)

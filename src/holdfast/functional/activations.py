@@ -244,7 +244,7 @@ class _Fold(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, z: Tensor, theta: Tensor) -> Tensor:
         z1, z2 = z.chunk(2, dim=1)
         a, b = per_channel(torch.stack(boundary(theta)), z1)
         depth = torch.mul(z2, b).addcmul_(z1, a, value=-1).relu_()
@@ -252,21 +252,15 @@ class _Fold(torch.autograd.Function):
         y1, y2 = y.chunk(2, dim=1)
         torch.addcmul(z1, depth, a, out=y1)
         torch.addcmul(z2, depth, b, value=-1, out=y2)
-        return y, depth
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        y, depth = output
-        ctx.mark_non_differentiable(depth)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[1], depth, *((y,) if ctx.needs_input_grad[1] else ()))
+        ctx.kind = theta.dtype
+        ctx.save_for_backward(a, b, depth, *((y,) if ctx.needs_input_grad[1] else ()))
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
-        theta, depth, *output = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        a, b, depth, *output = ctx.saved_tensors
         g1, g2 = grad.chunk(2, dim=1)
-        a, b = per_channel(torch.stack(boundary(theta)), g1)
         along = _where_positive(torch.mul(g2, b).addcmul_(g1, a, value=-1), depth)
         grad_z = torch.empty_like(grad)
         first, second = grad_z.chunk(2, dim=1)
@@ -276,7 +270,7 @@ class _Fold(torch.autograd.Function):
         if output:
             y1, y2 = output[0].chunk(2, dim=1)
             torque = torch.mul(y1, g2, out=along).addcmul_(y2, g1, value=-1)
-            grad_theta = channel_sum(_where_positive(torque, depth)).to(theta.dtype)
+            grad_theta = channel_sum(_where_positive(torque, depth)).to(ctx.kind)
         return grad_z, grad_theta
 
 
@@ -288,31 +282,28 @@ class _FoldByProducts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, z: Tensor, theta: Tensor) -> Tensor:
         rows = _pixels(z)
         minus_v = _spread(*boundary(theta), z.dtype)
         depth = torch.mm(rows, minus_v).relu_()
-        return _maps(torch.addmm(rows, depth, -minus_v.T), z), depth
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        _Fold.setup_context(ctx, inputs, output)
+        y = _maps(torch.addmm(rows, depth, -minus_v.T), z)
+        ctx.save_for_backward(theta, minus_v, depth, *((y,) if ctx.needs_input_grad[1] else ()))
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
-        theta, depth, *output = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        theta, minus_v, depth, *output = ctx.saved_tensors
         rows = _pixels(grad)
-        sine, cosine = boundary(theta)
-        minus_v = _spread(sine, cosine, grad.dtype)
         along = _where_positive(torch.mm(rows, minus_v), depth)
         grad_z = _maps(torch.addmm(rows, along, -minus_v.T), grad)
         grad_theta = None
         if output:
             # All channels of depth and along times all of grad and y, map by map; pairs are on two diagonals.
             maps = len(grad), grad.shape[2] * grad.shape[3]
-            moments = torch.bmm(depth.unflatten(0, maps).mT, rows.unflatten(0, maps))
-            moments.baddbmm_(along.unflatten(0, maps).mT, _pixels(output[0]).unflatten(0, maps))
+            moments = torch.bmm(torch.unflatten(depth, 0, maps).mT, torch.unflatten(rows, 0, maps))
+            moments.baddbmm_(torch.unflatten(along, 0, maps).mT, torch.unflatten(_pixels(output[0]), 0, maps))
+            sine, cosine = boundary(theta)
             first, second = moments.sum(0, dtype=torch.float32).chunk(2, dim=1)
             grad_theta = ((cosine * first.diagonal() + sine * second.diagonal()) / 2).to(theta.dtype)
         return grad_z, grad_theta
@@ -387,8 +378,7 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     if z.dtype.itemsize == 2:
         packed = z.dim() == 4 and z.stride(1) == 1 and z.shape[2] * z.shape[3] > 1
         fold = _FoldByProducts if packed and len(theta) < SHORT_RUN else _Fold
-        y, _ = fold.apply(z, theta)  # type: ignore[no-untyped-call]
-        return y  # type: ignore[no-any-return]
+        return apply(fold, z, theta)
     with torch.no_grad():
         z1, z2 = halves(z)
         sine, cosine = boundary(theta)
