@@ -14,7 +14,7 @@ from holdfast.functional.skew_norms import (
     start_vector,
 )
 from holdfast.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
-from holdfast.functional.torus import TorusOperator
+from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator
 from tests.reference.exponential import dense_convolution, dense_polynomial
 
 COEFFICIENTS = [(0.9, 0.8), (0.99, 0.8, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.8, 0.4, 0.1, 0.02)]
@@ -40,7 +40,12 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(ma
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polynomials of every shape in all ways that `SkewOperator.frame` chooses from."""
     torus, karatsuba = request.param == "on a torus", request.param == "by Karatsuba's trick"
-    monkeypatch.setattr("holdfast.functional.skew.torus_pays", lambda *args: torus)
+    monkeypatch.setattr(
+        "holdfast.functional.skew.torus_pays",
+        lambda dtype, channels, size, height, width, batch: (
+            torus and size > 1 and height * width > MATRIX_PIXELS
+        ),
+    )
     monkeypatch.setattr(
         "holdfast.functional.skew.karatsuba_pays",
         lambda dtype, *shape: karatsuba and karatsuba_pays(torch.bfloat16, *shape),

@@ -207,10 +207,12 @@ def _error_on_a_torus(
     r"""The same with maps held as D coefficients of an orthonormal basis F: v_j = P W v_{j+1} + c_j F x.
 
     Entries of F are at most sqrt(2 / D) and stored within 64 u / sqrt(D). So F is stored within 64 u sqrt(D)
-    in norm, a product with it adds gamma_D || |F| || with || |F| || <= sqrt(2 D), and P = F F^T, whose rows
-    have norm 1 at most, is stored within 128 u sqrt(D) + gamma_D D and adds gamma_D sqrt(D). Both parts of
-    the spectrum W are sums over the taps with weights of at most 1, stored within 64 u each, hence
-    || |W| || <= 2 || |A| ||, and off by gamma_{k^2 + 64} of that; its products have 2 c terms.
+    in norm, and a product with it adds gamma_D || |F| || with || |F| || <= sqrt(2 D). The same holds for the
+    waves R of the padding, and P v = v - R (R^T v) errs by two such products and one more term of a sum. Both
+    parts a, b of the spectrum W are sums over the taps with weights of at most 1, stored within 64 u each, so
+    they are off by gamma_{k^2 + 64} of || |A| ||. Of a pair, u' takes a to u + v and b - a to v, v' likewise:
+    in absolute values that is (1, 3; 3, 1) times those of the taps, hence 4 || |A| ||, in sums of 2 c terms
+    and four further roundings.
 
     Errors of the basis may lie outside of the range of P, where W is bounded by `circular` only; the next
     projection takes them back. As above, a factor 2 covers products of errors.
@@ -226,8 +228,8 @@ def _error_on_a_torus(
     """
     root = sqrt_up(waves)
     transform = sum_up(product_up(64 * UNIT, root), product_up(gamma(waves), sqrt_up(2 * waves)))
-    project = sum_up(product_up(128 * UNIT, root), product_up(gamma(waves), sum_up(waves, root)))
-    multiply = product_up(4.0, spread, sum_up(gamma(size**2 + 64), gamma(2 * channels + 8)))
+    project = sum_up(product_up(2.0, transform, sum_up(1.0, transform)), gamma(waves + 8))
+    multiply = product_up(8.0, spread, sum_up(gamma(size**2 + 64), gamma(2 * channels + 8)))
     sizes = _sizes(coefficients, norm)
     stray = error = product_up(2.0, sizes[-1], transform)
     for j in reversed(range(len(coefficients) - 1)):
