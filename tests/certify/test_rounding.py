@@ -15,9 +15,9 @@ from holdfast.certify.radii import _forward
 from holdfast.certify.rounding import body_error, forward_error, fourier_error, head_error
 from holdfast.errors import NotProvedError
 from holdfast.functional import rounding as units
-from holdfast.functional.skew import SkewOperator
-from holdfast.functional.taps import taps_from_kernel
-from holdfast.functional.torus import PRODUCT_PRICE, TorusOperator
+from holdfast.functional.skew import SkewOperator, horner
+from holdfast.functional.taps import every_tap, taps_from_kernel
+from holdfast.functional.torus import PRODUCT_PRICE, TorusOperator, torus_size
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
 from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
@@ -106,6 +106,50 @@ def test_float32_is_within_the_bound_for_float32(
     # Worst cases of products in a row multiply; polynomials on a torus have three of them per power.
     useless = 3e4 if name == "torus" else 3e3
     assert (allowed <= useless * actual.max()).all(), "a bound that is useless in practice"
+
+
+@torch.no_grad()
+def test_the_bound_on_a_torus_covers_the_worst_tables(single: None) -> None:
+    """Rounding is far from its worst case; so here every entry of the tables is off by all that is allowed."""
+    shape, keep = (8, 4, 3), 6
+    layer = hf.SOC(8, keep, 3).double().frozen_series(shape)
+    spread = rounding.absolute_norm_upper_bound(layer.kernel.flatten(2))
+    waves = torus_size(3, *shape[1:])
+    bound = rounding._error_on_a_torus(
+        [abs(c) for c in layer.coefficients],
+        layer.operator_norm_bound(shape),
+        spread,
+        min(spread, rounding.circular_norm_upper_bound(layer.kernel)),
+        shape[0],
+        3,
+        waves,
+    )
+
+    def signs(like: torch.Tensor) -> torch.Tensor:
+        """Of rank one, so that errors add up."""
+        rows, columns = (torch.randn(n, dtype=like.dtype).sign() for n in like.shape[-2:])
+        return rows[:, None] * columns
+
+    def matrix(operator: TorusOperator) -> torch.Tensor:
+        basis = torch.eye(math.prod(shape), dtype=torch.float64).view(-1, *shape)
+        return horner(operator, basis, layer.coefficients, keep)[0].flatten(1).T
+
+    exact = TorusOperator(taps_from_kernel(layer.kernel), *shape[1:])
+    size = every_tap(taps_from_kernel(layer.kernel)).abs().sum(0)
+    off = units.gamma(9 + 64) + units.gamma(2 * shape[0] + 8)
+    worst = 0.0
+    for _ in range(8):
+        rough = TorusOperator(taps_from_kernel(layer.kernel), *shape[1:])
+        analysis, padding = (
+            table + signs(table) * (64 * units.UNIT / waves**0.5 + units.gamma(waves) * table.abs())
+            for table in (exact.basis.analysis, exact.basis.padding)
+        )
+        rough.basis = exact.basis._replace(analysis=analysis, padding=padding)
+        rough.a = exact.a + off * size * signs(size)
+        rough.b_minus_a = exact.b_minus_a + 2 * off * size * signs(size)
+        rough.b_plus_a = exact.b_plus_a + 2 * off * size * signs(size)
+        worst = max(worst, float(torch.linalg.matrix_norm(matrix(rough) - matrix(exact), 2)))
+    assert worst <= bound <= 100 * worst
 
 
 @pytest.mark.parametrize("layer", [hf.MaxMin(), hf.GroupSort(4), Flatten()])

@@ -48,7 +48,9 @@ def certify(
     weights: Weights = "best",
     precision: Annotated[
         str,
-        typer.Option("--precision", help="float64 (proved) or float32 (rounding measured, twice as fast)."),
+        typer.Option(
+            "--precision", help="float64 (proved) or float32 (rounding measured; faster on many images)."
+        ),
     ] = "float64",
     limit: Annotated[
         int | None, typer.Option("--limit", help="Only the first so many images.", min=1)

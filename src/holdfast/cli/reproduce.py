@@ -78,7 +78,8 @@ def reproduce(
     seed: Annotated[str, _budget("--seed", "One or several (0,1,2): every row runs once per seed.")] = "0",
     images: Annotated[int, _budget("--images", "Images to time in the time tables.")] = 10_000,
     data_root: Annotated[
-        Path | None, _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA.")
+        Path | None,
+        _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
     ] = None,
     threads: Annotated[int | None, _machine("--threads", "CPU threads per row.")] = None,
     precision: Annotated[str, _machine("--precision", "fp32 or bf16-mixed.")] = "fp32",

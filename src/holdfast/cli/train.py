@@ -110,7 +110,7 @@ def train(
         _option("tensorboard", "Also log to TensorBoard (needs the extra: log).", switch=True),
     ] = None,
 ) -> None:
-    """Train a classifier with certificates. The defaults are the paper's recipe."""
+    """Train a classifier with certificates. The defaults are the paper's recipe, with holdfast's SOC."""
     given = {name: value for name, value in locals().copy().items() if name in DEFAULTS and value is not None}
     options = collect_options(given, out=out, config=config, resume=resume)
 

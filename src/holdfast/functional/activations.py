@@ -1,8 +1,8 @@
 r"""Activations on pairs of channels: MaxMin, GroupSort and the Householder activation :math:`\sigma_\theta`.
 
-Channel k is paired with channel k + C/2 (section 6 of the paper). All selections are `lerp` with weights 0
-and 1, which returns one of its ends to the bit: `torch.where` does the same, but on CPUs its data-dependent
-branch costs more than ten times as much.
+Channel k is paired with channel k + C/2 (section 6 of the paper). All selections but those of folds are
+`lerp` with weights 0 and 1, which returns one of its ends to the bit: `torch.where` does the same, but on
+CPUs its data-dependent branch costs more than ten times as much.
 
 Error bounds count roundings in units of u, the unit roundoff of the dtype of z or of the parameters, the
 coarser one; sine, cosine and exponential are taken to be within one unit in the last place, and nothing to
@@ -241,6 +241,7 @@ class _Fold(torch.autograd.Function):
 
     Close to the boundary it is as exact as `_Reflect`; away from it the smaller number of a pair is off by
     the rounding of the larger one. So it is for numbers of two bytes, where that is what rounding is anyway.
+    On the boundary itself the gradient is that of the side that stays.
     """
 
     @staticmethod
@@ -278,7 +279,8 @@ class _FoldByProducts(torch.autograd.Function):
     """`_Fold` of packed channels by matrix products, which read few channels at full speed.
 
     Elementwise loops over half the channels of a pixel do not. With w orthogonal to v, both of length
-    sqrt(2), the turning moment of a folded pair is ((v^T y)(w^T g) - (w^T y)(v^T g)) / 2.
+    sqrt(2), the turning moment of a folded pair is ((v^T y)(w^T g) - (w^T y)(v^T g)) / 2. A number that is
+    not finite spoils all channels of its pixel, not its pair alone.
     """
 
     @staticmethod
@@ -307,6 +309,12 @@ class _FoldByProducts(torch.autograd.Function):
             first, second = moments.sum(0, dtype=torch.float32).chunk(2, dim=1)
             grad_theta = ((cosine * first.diagonal() + sine * second.diagonal()) / 2).to(theta.dtype)
         return grad_z, grad_theta
+
+
+def _has_short_runs(z: Tensor) -> bool:
+    """Whether elementwise loops over half the channels would crawl, and products would not overflow."""
+    on_cpu, pixels = z.device.type == "cpu" and z.dtype == torch.bfloat16, math.prod(z.shape[2:])
+    return on_cpu and pixels > 1 and _is_channels_last(z) and 0 < z.shape[1] // 2 < SHORT_RUN
 
 
 def _where_positive(x: Tensor, depth: Tensor) -> Tensor:
@@ -341,11 +349,13 @@ def turning_moment(y: Tensor, grad: Tensor) -> Tensor:
 def channel_sum(x: Tensor) -> Tensor:
     """Sum over all axes but the channels, in at least float32.
 
-    PyTorch sums two-byte numbers in float32 too, yet a sum that is to stay float32 converts them all first.
-    So the sum of one map is rounded to the dtype of x, the sum of the maps is not.
+    PyTorch sums bfloat16 in float32 too, yet for a sum that is to stay float32 it converts all numbers first.
+    So the sum of one map is rounded to bfloat16, the sum of the maps is not.
     """
-    maps = x.sum(tuple(range(2, x.dim()))) if x.dim() > 2 else x
-    return maps.sum(0, dtype=torch.promote_types(x.dtype, torch.float32))
+    if x.dtype == torch.bfloat16 and x.dim() > 2:
+        x = x.sum(tuple(range(2, x.dim())))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x.sum((0, *range(2, x.dim())), dtype=wide)
 
 
 def householder(z: Tensor, theta: Tensor) -> Tensor:
@@ -376,9 +386,7 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
     if theta.shape != (z1.shape[1],):
         raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
     if z.dtype.itemsize == 2:
-        packed = z.dim() == 4 and z.stride(1) == 1 and z.shape[2] * z.shape[3] > 1
-        fold = _FoldByProducts if packed and len(theta) < SHORT_RUN else _Fold
-        return apply(fold, z, theta)
+        return apply(_FoldByProducts if _has_short_runs(z) else _Fold, z, theta)
     with torch.no_grad():
         z1, z2 = halves(z)
         sine, cosine = boundary(theta)

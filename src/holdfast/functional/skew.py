@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.functional.channels import add_channels
 from holdfast.functional.karatsuba import KaratsubaOperator, karatsuba_pays
+from holdfast.functional.precision import without_autocast
 from holdfast.functional.taps import fold_gradient, kernel_from_taps, kernel_size
 from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 
@@ -33,14 +34,11 @@ Made = TypeVar("Made")
 
 
 def constant(make: Callable[[Any], Made]) -> cached_property[Made]:
-    """A property that is made once and has no gradient.
-
-    What is made in inference mode could not take part in the backward pass of a later attack.
-    """
+    """A property that is made once, in the precision of the taps, and has no gradient."""
 
     @wraps(make)
     def made(owner: Any) -> Made:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad(), without_autocast(owner.taps):
             return make(owner)
 
     return cached_property(made)
@@ -132,7 +130,8 @@ class SkewOperator:
     def __call__(self, x: Tensor) -> Tensor:
         """A x for x of at most c channels; without gradient."""
         frame = self.frame(len(x))
-        return frame.finish(frame.enter(x), self.channels)
+        with without_autocast(x):
+            return frame.finish(frame.enter(x), self.channels)
 
     def enter(self, x: Tensor) -> Tensor:
         """Maps in the order that convolutions like."""
@@ -307,7 +306,8 @@ class _Series(torch.autograd.Function):
     ) -> Tensor:
         scaled = [c * float(scale) ** j for j, c in enumerate(coefficients)]
         frame = operator.frame(len(x))
-        y, terms = horner(frame, x, scaled, out_channels)
+        with without_autocast(x):
+            y, terms = horner(frame, x, scaled, out_channels)
         ctx.save_for_backward(taps, *terms)
         ctx.operator, ctx.frame, ctx.inputs = operator, frame, x.shape[1]
         ctx.scaled, ctx.scale, ctx.pivot = scaled, scale, pivot
@@ -316,6 +316,11 @@ class _Series(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with without_autocast(grad):
+            return (*_Series._gradients(ctx, grad), None, None, None, None)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         frame, scaled = ctx.frame, ctx.scaled
         taps, *terms = ctx.saved_tensors
         degree = len(scaled) - 1
@@ -329,7 +334,7 @@ class _Series(torch.autograd.Function):
                 powers[-1], ctx.inputs, -scaled[degree], *zip(powers, scaled[:degree], strict=True)
             )
         if not needs_taps and not needs_scale:
-            return grad_x, None, None, None, None, None, None
+            return grad_x, None, None
         # The last factor is that of t_d = c_d s^d x.
         factors = [1.0] * (degree - 1) + [scaled[degree]]
         grad_taps = frame.tap_gradient(list(zip(powers, reversed(terms), factors, strict=True)))
@@ -340,7 +345,7 @@ class _Series(torch.autograd.Function):
             factor = torch.where(norm != 0, -radial / norm, 0.0)
             grad_taps = ctx.operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
-        return grad_x, grad_taps, grad_scale, None, None, None, None
+        return grad_x, grad_taps, grad_scale
 
 
 class _Bilinear(torch.autograd.Function):

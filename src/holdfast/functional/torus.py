@@ -62,17 +62,15 @@ def torus_basis(height: int, width: int, size: int, dtype: torch.dtype, device: 
     outside = sorted(set(product(range(rows), range(columns))) - set(pixels))
     offsets = range(-(size // 2), size // 2 + 1)
     taps = list(product(offsets, offsets))
-    # A value made in inference mode could not take part in a backward pass later.
-    with torch.inference_mode(False), torch.no_grad():
-        waves = _waves(own + others, len(own), pixels + outside, rows, columns)
-        waves[len(own) :] *= math.sqrt(2)
-        orthonormal = waves / math.sqrt(rows * columns)
-        table = _waves(own + others, len(own), taps, rows, columns)
-        analysis, padding, table = (
-            part.to(device, dtype).contiguous()
-            for part in (orthonormal[:, : len(pixels)], orthonormal[:, len(pixels) :], table)
-        )
-        return TorusBasis(analysis, padding, table, len(own))
+    waves = _waves(own + others, len(own), pixels + outside, rows, columns)
+    waves[len(own) :] *= math.sqrt(2)
+    orthonormal = waves / math.sqrt(rows * columns)
+    table = _waves(own + others, len(own), taps, rows, columns)
+    analysis, padding, table = (
+        part.to(device, dtype).contiguous()
+        for part in (orthonormal[:, : len(pixels)], orthonormal[:, len(pixels) :], table)
+    )
+    return TorusBasis(analysis, padding, table, len(own))
 
 
 def _waves(
@@ -132,7 +130,7 @@ class TorusOperator:
         self.sines = (len(spectrum) + self.basis.mirrored) // 2
         self.a, b = spectrum[: self.sines], spectrum[self.sines :]
         paired = self.a[self.basis.mirrored :]
-        self.difference, self.total = b - paired, b + paired
+        self.b_minus_a, self.b_plus_a = b - paired, b + paired
 
     def enter(self, x: Tensor) -> Tensor:
         """(N, i, H, W) -> (D, N, i)."""
@@ -157,13 +155,15 @@ class TorusOperator:
         for other, coefficient in added:
             add_channels(raw, other, coefficient, dim=2)
         pixels = torch.mm(self.basis.analysis.T, raw.view(-1, n * keep))
-        return pixels.view(self.height, self.width, n, keep).permute(2, 3, 0, 1)
+        maps = pixels.view(self.height, self.width, n, keep).permute(2, 3, 0, 1)
+        # What follows would take any other order for a contiguous one, the slow way.
+        return maps.contiguous(memory_format=torch.channels_last)
 
     def _product(self, z: Tensor, keep: int, factor: float) -> Tensor:
         """First `keep` channels of factor times the circular convolution, padding included."""
         n, i = z.shape[1:]
-        a, difference, total = (
-            part[:, :keep, :i].transpose(1, 2) for part in (self.a, self.difference, self.total)
+        a, b_minus_a, b_plus_a = (
+            part[:, :keep, :i].transpose(1, 2) for part in (self.a, self.b_minus_a, self.b_plus_a)
         )
         u, v = z[self.basis.mirrored : self.sines], z[self.sines :]
         sums = z[: self.sines].clone()
@@ -171,24 +171,23 @@ class TorusOperator:
         result = z.new_empty(len(z), n, keep)
         cosines, sines = result[self.basis.mirrored : self.sines], result[self.sines :]
         result[: self.sines].baddbmm_(sums, a, beta=0, alpha=factor)
-        if len(v):
-            sines.copy_(cosines)
-            cosines.baddbmm_(v, difference, alpha=factor)
-            sines.baddbmm_(u, total, alpha=-factor)
+        sines.copy_(cosines)
+        cosines.baddbmm_(v, b_minus_a, alpha=factor)
+        sines.baddbmm_(u, b_plus_a, alpha=-factor)
         return result
 
-    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
-        """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`."""
+    def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+        """Gradient of the sum of factor * <outer, A inner> with respect to the held taps."""
+        total: Tensor | None = None
         paired, sines = slice(self.basis.mirrored, self.sines), slice(self.sines, None)
         for outer, inner, factor in pairs:
             o, i = outer.shape[2], inner.shape[2]
             left = outer.transpose(1, 2)
             spectrum = outer.new_empty(len(self.basis.table), o, i)
             torch.bmm(left[: self.sines], inner[: self.sines], out=spectrum[: self.sines])
-            if self.sines < len(spectrum):
-                spectrum[paired].baddbmm_(left[sines], inner[sines])
-                torch.bmm(left[paired], inner[sines], out=spectrum[sines])
-                spectrum[sines].baddbmm_(left[sines], inner[paired], alpha=-1)
+            spectrum[paired].baddbmm_(left[sines], inner[sines])
+            torch.bmm(left[paired], inner[sines], out=spectrum[sines])
+            spectrum[sines].baddbmm_(left[sines], inner[paired], alpha=-1)
             full = torch.mm(self.basis.table.T, spectrum.flatten(1)).view(-1, o, i)
             total = fold_gradient(full, factor, self.channels, total)
         assert total is not None

@@ -9,7 +9,6 @@ from torch import Tensor
 from holdfast.errors import ArgumentError
 from holdfast.functional.circular import circular_conv2d, spectral_conv2d
 from holdfast.functional.precision import at_least_single, without_autocast
-from holdfast.functional.space_to_depth import space_to_depth
 from holdfast.functional.spectral import (
     circular_convolution_norm_upper_bound,
     matrix_norm_upper_bound,
@@ -45,7 +44,7 @@ class FrozenConv2d(LipschitzModule):
             name = type(self).__name__
             raise ArgumentError(f"{name}: expected a batch of maps (N, C, H, W), got shape {tuple(x.shape)}")
         self.output_shape(tuple(x.shape[1:]))
-        y = self.transform(space_to_depth(x) if self.stride == 2 else x)
+        y = self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
         return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
 
     def output_shape(self, input_shape: Shape) -> Shape:

@@ -11,7 +11,6 @@ from torch import Tensor
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.modulus import polynomial_modulus_upper_bound
 from holdfast.functional.skew import SkewOperator
-from holdfast.functional.space_to_depth import depth_to_space, space_to_depth
 from holdfast.functional.spectral import matrix_norm_upper_bound, zero_padded_convolution_norm_upper_bound
 from holdfast.functional.taps import taps_from_kernel, transpose_kernel
 from holdfast.nn.lipschitz import LipschitzModule, Shape, WeightCache
@@ -63,14 +62,14 @@ class FrozenSeries(LipschitzModule):
 
     def linear(self, x: Tensor) -> Tensor:
         """p(A) x, without the bias."""
-        x = space_to_depth(x) if self.stride == 2 else x
+        x = F.pixel_unshuffle(x, 2) if self.stride == 2 else x
         return self._polynomial(x, self.out_channels, self.coefficients)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """p(A)^T y = p(-A) y."""
         signed = tuple(c * (-1) ** j for j, c in enumerate(self.coefficients))
         x = self._polynomial(y, self.stride**2 * self.in_channels, signed)
-        return depth_to_space(x) if self.stride == 2 else x
+        return F.pixel_shuffle(x, 2) if self.stride == 2 else x
 
     def _polynomial(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
         size = tuple(x.shape[2:])

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.space_to_depth import space_to_depth
 
 Shape = tuple[int, ...]
 Value = TypeVar("Value")
@@ -24,6 +24,8 @@ class LipschitzModule(nn.Module):
     - `lipschitz_bound(input_shape)` is proved: no two inputs move apart by more than this factor.
     - `freeze(input_shape)` computes the same function from buffers alone, for inputs of that shape only.
     - `forward` in evaluation mode depends on the weights and the input, on nothing that ran before.
+
+    `certify` also needs to know how a layer of your own rounds: see docs/add-a-layer.md.
     """
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -144,7 +146,7 @@ class OrthogonalConv2d(LipschitzModule):
         self.output_shape(tuple(x.shape[1:]))
         if not x.is_floating_point():
             raise ArgumentError(f"{type(self).__name__}: expected floating point input, got {x.dtype}")
-        y = self.transform(space_to_depth(x) if self.stride == 2 else x)
+        y = self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
         return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
 
     def output_shape(self, input_shape: Shape) -> Shape:

@@ -80,8 +80,9 @@ def claims_sheet(runs: Sequence[Run]) -> Sheet:
         columns=("Claim", "Network", "Column", "Paper", "Measured", "Shows", "Seed", "Budget"),
         lines=tuple(line for claim in CLAIMS for line in _lines(claim, runs)),
         notes=(
-            "Gains in percentage points. A measured gain counts when it exceeds two standard errors of the "
-            "difference between two shares of the test images; training noise between seeds comes on top.",
+            "Gains in percentage points. A gain shows when it exceeds two standard errors of the difference "
+            "between two shares of the test images; that a method is no worse shows unless a loss exceeds "
+            "them. Training noise between seeds comes on top.",
         ),
         labels=1,
     )

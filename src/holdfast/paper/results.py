@@ -180,11 +180,17 @@ def _machines(runs: Sequence[Run]) -> str:
         about = run.environment
         parts = [
             str(about.get("cpu", "not recorded")),
-            f"{about.get('threads', '?')} threads",
+            _counted(about.get("threads", "?"), "thread"),
             ", ".join(about.get("gpus", ())) or "no GPU",
             f"torch {about.get('torch', '?')}",
             f"holdfast {about.get('holdfast', '?')}",
         ]
         text = "; ".join(parts)
         described[text] = described.get(text, 0) + 1
-    return "\n".join(f"- {text}: {count} runs" for text, count in sorted(described.items())) + "\n"
+    return (
+        "\n".join(f"- {text}: {_counted(count, 'run')}" for text, count in sorted(described.items())) + "\n"
+    )
+
+
+def _counted(number: object, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -49,7 +49,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The options of one run. The defaults are the paper's recipe.
+    """The options of one run. The defaults are the paper's recipe, with holdfast's SOC.
 
     Args:
         data: "digits", "cifar10", "cifar100" or a folder of images in class subfolders.
