@@ -110,7 +110,7 @@ def test_float32_is_within_the_bound_for_float32(
 
 @torch.no_grad()
 def test_the_bound_on_a_torus_covers_the_worst_tables(single: None) -> None:
-    """Rounding is far from its worst case; so here every entry of the tables is off by all that is allowed."""
+    """Rounding is far from its worst case; here every entry of the tables is off by all that is allowed."""
     shape, keep = (8, 4, 3), 6
     layer = hf.SOC(8, keep, 3).double().frozen_series(shape)
     spread = rounding.absolute_norm_upper_bound(layer.kernel.flatten(2))
