@@ -6,6 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#5f5f5f"
 
@@ -36,6 +38,8 @@ def _ratios(axes: Axes, data: dict[str, Any]) -> None:
         if line["reach"]:
             axes.plot([float(line["reach"].split()[-1])] * 2, [index - 0.4, index + 0.4], color=ORANGE, lw=2)
     axes.set_title(f"times faster than the paper's formulation\n{data['machine']['cpu']}", fontsize=9)
+    goal = Line2D([], [], color=ORANGE, lw=2, label="the goal")
+    axes.legend(handles=[goal], fontsize=7, frameon=False, loc="lower right")
     axes.tick_params(labelsize=7)
     axes.margins(x=0.15)
     axes.spines[["top", "right"]].set_visible(False)
@@ -47,6 +51,10 @@ def _curve(axes: Axes, points: dict[str, float], name: str, note: str, logarithm
     if logarithmic:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        for axis, ticks in ((axes.xaxis, x[::2]), (axes.yaxis, [1, 2, 5, 10, 20, 50, 100])):
+            axis.set_major_locator(FixedLocator(ticks))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(ScalarFormatter())
     else:
         axes.plot(
             [0, x[-1]], [0, points[str(x[0])] * x[-1] / x[0]], "--", color=GREY, lw=1, label="linear in depth"
