@@ -208,11 +208,12 @@ def _error_on_a_torus(
 
     Entries of F are at most sqrt(2 / D) and stored within 64 u / sqrt(D). So F is stored within 64 u sqrt(D)
     in norm, and a product with it adds gamma_D || |F| || with || |F| || <= sqrt(2 D). The same holds for the
-    waves R of the padding, and P v = v - R (R^T v) errs by two such products and one more term of a sum. Both
-    parts a, b of the spectrum W are sums over the taps with weights of at most 1, stored within 64 u each, so
-    they are off by gamma_{k^2 + 64} of S. Of a pair, u' takes a to u + v and b - a to v, v' likewise:
-    in absolute values that is (1, 3; 3, 1) times the sum S of those of the taps, hence 4 ||S||, in sums of
-    2 c terms and four further roundings.
+    waves R of the padding, and P v = v - R (R^T v) errs by two such products and one more term of a sum.
+
+    Both parts a, b of the spectrum W are sums over the taps with weights of at most 1, stored within 64 u
+    each: in absolute value they are at most S, the sum of those of the taps, and off by gamma_{k^2 + 64} S.
+    Of a pair, u' = a (u + v) + (b - a) v and v' = a (u + v) - (b + a) u, in absolute values (1, 3; 3, 1)
+    times S, hence 4 ||S||, in sums of 2 c terms and four further roundings.
 
     Errors of the basis may lie outside of the range of P, where W is bounded by `circular` only; the next
     projection takes them back. As above, a factor 2 covers products of errors.

@@ -33,7 +33,7 @@ def skew_series_reference(
 Made = TypeVar("Made")
 
 
-def constant(make: Callable[[Any], Made]) -> cached_property[Made]:
+def _constant(make: Callable[[Any], Made]) -> cached_property[Made]:
     """A property that is made once, in the precision of the taps, and has no gradient."""
 
     @wraps(make)
@@ -79,19 +79,19 @@ class SkewOperator:
             return self._karatsuba
         return self._torus if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
 
-    @constant
+    @_constant
     def _karatsuba(self) -> KaratsubaOperator:
         return KaratsubaOperator(self.taps)
 
-    @constant
+    @_constant
     def _torus(self) -> TorusOperator:
         return TorusOperator(self.taps, self.height, self.width)
 
-    @constant
+    @_constant
     def _matrix(self) -> Tensor:
         return self.taps[0].detach() if self.size == 1 else self._dense()
 
-    @constant
+    @_constant
     def _kernel(self) -> Tensor:
         return kernel_from_taps(self.taps.detach()).contiguous(memory_format=torch.channels_last)
 

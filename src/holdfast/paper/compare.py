@@ -80,12 +80,12 @@ def compare(
             "Standard",
             *COLUMNS[1:],
             "Increase",
-            "Seeds",
+            "Seed",
             "Budget",
         ),
         lines=tuple(lines),
         notes=(*_notes(table, seen, lines), *_deviations(table, seen, revise)),
-        folded=("Seeds", "Budget"),
+        folded=("Seed", "Budget"),
     )
 
 
