@@ -150,9 +150,8 @@ def zoo(folder: Path = ZOO) -> str:
         training, audit = card["training"], card["audit"]
         verdict = "not yet" if audit is None else f"{audit['broken']} of {audit['certified']:,} broken"
         shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
-        spent = (
-            f"{training['epochs']:.0f} epochs, {training['hours']:.1f} hours of {training['threads']} core"
-        )
+        cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
+        spent = f"{training['epochs']:.0f} epochs, {training['hours']:.1f} hours of {cores}"
         rows.append([f"`{card['name']}`", *shares, f"{card['median_radius']:.3f}", spent, verdict])
         if card["paper"]:
             rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "", "200 epochs", ""])

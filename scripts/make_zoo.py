@@ -59,7 +59,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
             "gamma": run.config.gamma,
             "seed": run.config.seed,
             "epochs": run.summary.epochs,
-            "hours": run.summary.elapsed / 3600,
+            "hours": run.hours,
             "cpu": run.environment.get("cpu"),
             "threads": run.environment.get("threads"),
         },

@@ -41,6 +41,19 @@ def test_every_run_is_listed_with_the_papers_numbers(folder: Path) -> None:
     assert "4 of the paper's 132 distinct networks were trained" in text
 
 
+def test_time_in_which_a_run_stood_still_is_not_its_cost(write_run: WriteRun) -> None:
+    run = write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0))  # 5 epochs, 1755 steps
+    elapsed = (400.0, 760.0, 1120.0, 5120.0, 5400.0)  # the fourth epoch was stopped for an hour
+    with (run / "metrics.jsonl").open("w") as file:
+        for epoch, seconds in enumerate(elapsed, 1):
+            file.write(json.dumps({"kind": "epoch", "epoch": epoch, "elapsed": seconds}) + "\n")
+    assert " | 5.0 | 0.50 | 125 | 3.98884 | " in results(run.parent)  # 5 epochs of 360 s; 1755 * 128 / 1800
+
+
+def test_without_epochs_the_clock_of_the_run_counts(folder: Path) -> None:
+    assert results(folder).count(" | 5.0 | 1.50 | 42 | 3.98884 | ") == 4
+
+
 def test_a_run_that_goes_on_is_listed_as_unfinished(folder: Path, write_run: WriteRun) -> None:
     run = write_run("cifar10-main", "10-cr", (0.0, 0.0, 0.0, 0.0), budget=Budget())
     (run / "summary.json").unlink()

@@ -90,7 +90,7 @@ def show_zoo(
         ["proved Lipschitz constant", f"{card['lipschitz']:.6f} from pixels to features"],
         ["arithmetic", f"{card['precision']}, rounding included"],
         ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
-        ["", f"{training['hours']:.1f} hours on {training['threads']} threads of {training['cpu']}"],
+        ["", f"{training['hours']:.1f} hours ({training['cpu']}, threads: {training['threads']})"],
         ["audit", _verdict(audit)],
         ["weights", f"sha256 {card['weights_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
     ]

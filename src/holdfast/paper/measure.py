@@ -2,8 +2,10 @@
 
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from holdfast.files import write_atomically
 from holdfast.paper.budget import network_of
 from holdfast.paper.tables import COLUMNS, Network
 from holdfast.training.config import TrainConfig
-from holdfast.training.metrics import ENVIRONMENT
+from holdfast.training.metrics import ENVIRONMENT, read_metrics
 from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY, RunSummary
 
@@ -54,6 +56,23 @@ class Run:
             return ""
         found = json.loads(path.read_text(encoding="utf-8"))
         return f"{found['broken']} of {found['certified']} broken"
+
+    @property
+    def hours(self) -> float:
+        """Hours of training and evaluation: its epochs at the pace of the median one.
+
+        A run of many hours may stand still for a while on a shared machine; that is not its cost.
+        """
+        records = [record for record in read_metrics(self.folder) if record["kind"] == "epoch"]
+        marks = [(0.0, 0.0), *((record["epoch"], record["elapsed"]) for record in records)]
+        paces = [(after - before) / (end - start) for (start, before), (end, after) in pairwise(marks)]
+        seconds = self.summary.epochs * statistics.median(paces) if paces else self.summary.elapsed
+        return seconds / 3600
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images per second of `hours`."""
+        return self.summary.steps * self.config.batch_size / (3600 * self.hours)
 
     def held_out(self) -> Values:
         """Accuracies of the last model on the held-out images; the certified ones are estimates."""
