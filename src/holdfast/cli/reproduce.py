@@ -72,6 +72,9 @@ def reproduce(
     series: Annotated[
         str, _budget("--series", "exponential (the paper's) or isometric SOC layers.")
     ] = "exponential",
+    crop: Annotated[
+        int | None, _budget("--crop", "Padding of the random crops, 0: only flips; the paper's is 4.")
+    ] = None,
     gamma: Annotated[
         float | None, _budget("--gamma", "For the rows with CR, where the paper says 0.5 and 0.1.")
     ] = None,
@@ -112,6 +115,7 @@ def reproduce(
             lr=lr,
             nesterov=nesterov,
             series=series,
+            crop=crop,
             gamma=gamma,
             precision=precision,
             threads=threads,

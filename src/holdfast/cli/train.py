@@ -34,7 +34,7 @@ def _option(name: str, text: str, *, switch: bool = False) -> Any:
 
 
 PANELS = {
-    "Data": ("data", "image_size", "augment", "held_out"),
+    "Data": ("data", "image_size", "augment", "crop", "held_out"),
     "Network": ("depth", "conv", "activation", "head", "width", "series"),
     "Training": (
         "gamma", "offset", "epochs", "minutes", "batch_size", "lr", "momentum", "nesterov", "weight_decay",
@@ -59,6 +59,10 @@ def train(
     ] = None,
     augment: Annotated[
         str | None, _option("augment", "crop-flip, none, or auto: crop-flip for all but digits.")
+    ] = None,
+    crop: Annotated[
+        int | None,
+        _option("crop", "Padding of the random crops, 0: only flips; else an eighth of the side."),
     ] = None,
     held_out: Annotated[
         int | None, _option("held_out", "Training images kept for selection, at most a tenth of them.")

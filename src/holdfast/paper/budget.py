@@ -22,6 +22,7 @@ class Budget:
         lr: highest learning rate; None is the paper's 0.1.
         nesterov: Nesterov's momentum in place of plain momentum.
         series: polynomial of the SOC layers; "exponential" is the paper's function.
+        crop: padding of the random crops; None is the paper's 4, 0 leaves only flips.
         gamma: used in place of the specification's in every row with certificate regularization.
         precision: arithmetic of the training.
         threads: CPU threads per row.
@@ -34,6 +35,7 @@ class Budget:
     lr: float | None = None
     nesterov: bool = False
     series: str = PAPER.series
+    crop: int | None = None
     gamma: float | None = None
     precision: str = PAPER.precision
     threads: int | None = None
@@ -57,6 +59,7 @@ class Budget:
             schedule="step" if self.schedule == "paper" else self.schedule,
             lr=PAPER.lr if self.lr is None else self.lr,
             nesterov=self.nesterov,
+            crop=self.crop,
             # Only SOC layers have a series; the others keep the option's default.
             series=self.series if network.conv == "soc" else TrainConfig.series,
             precision=self.precision,
@@ -123,6 +126,8 @@ def budget_label(config: TrainConfig) -> str:
         parts.append(f"offset {config.offset:g}")
     if config.augment != plain.augment:
         parts.append(f"augmentation {config.augment}")
+    if config.crop is not None:
+        parts.append(f"crops padded by {config.crop}" if config.crop else "no crops")
     if config.precision != plain.precision:
         parts.append(config.precision)
     return ", ".join(parts)

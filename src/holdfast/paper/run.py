@@ -82,7 +82,8 @@ def folder_name(config: TrainConfig) -> str:
     'cifar10-lipconvnet5-soc-hh1-lln-cr0.5-w16-5epochs-step-seed1'
     """
     length = f"{config.epochs}epochs" if config.minutes is None else f"{config.minutes:g}min"
-    return f"{network_of(config).key}-w{config.width}-{length}-{config.schedule}-seed{config.seed}"
+    crop = "" if config.crop is None else f"-crop{config.crop}"
+    return f"{network_of(config).key}-w{config.width}-{length}-{config.schedule}{crop}-seed{config.seed}"
 
 
 def plan(networks: Iterable[Network], budget: Budget, seeds: Sequence[int], out: Path) -> tuple[Job, ...]:

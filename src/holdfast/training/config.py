@@ -74,6 +74,8 @@ class TrainConfig:
         schedule: "step" (x0.1 at 1/2 and 3/4), "onecycle" (linear up, linear to zero) or "cosine".
         warmup: fraction of the steps over which "onecycle" and "cosine" rise.
         augment: "crop-flip", "none", or "auto": crops and flips for everything but digits.
+        crop: pixels by which an image is padded before its random crop; 0 leaves only flips, None is an
+            eighth of the side (the paper's 4 of 32).
         held_out: training images kept for selection, but never more than a tenth of them.
         eval_every: epochs between two evaluations on the held-out images.
         seed: of weights, split, data order and augmentation.
@@ -115,6 +117,7 @@ class TrainConfig:
     schedule: str = "step"
     warmup: float = 0.1
     augment: str = "auto"
+    crop: int | None = None
     held_out: int = 5000
     eval_every: int = 1
     seed: int = 0
@@ -133,7 +136,7 @@ class TrainConfig:
         for name in ("depth", "width", "image_size", "epochs", "batch_size", "eval_every", "devices", "nodes",
                      "threads", "held_out"):  # fmt: skip
             _require(name, getattr(self, name), 1, math.inf, "at least 1")
-        for name in ("gamma", "offset", "weight_decay"):
+        for name in ("gamma", "offset", "weight_decay", "crop"):
             _require(name, getattr(self, name), 0, math.inf, "at least 0")
         _require("seed", self.seed, 0, 2**32 - 1, "from 0 to 2**32 - 1")
         for name in ("lr", "minutes"):
@@ -147,12 +150,22 @@ class TrainConfig:
         choose("precision", self.precision, PRECISIONS)
         choose("series", self.series, SERIES)
         choose("augment", self.augment, AUGMENTATIONS)
+        if self.crop is not None and not self.crops:
+            raise ArgumentError(
+                f"crop: {self.data} with augment {self.augment!r} has no crops; leave crop out, or ask for "
+                "augment 'crop-flip'"
+            )
         Interval.parse(self.checkpoint_every)
         if self.batch_size % (self.devices * self.nodes):
             raise ArgumentError(
                 f"batch_size: expected a multiple of the {self.devices * self.nodes} processes, "
                 f"got {self.batch_size}; it counts the images of all processes together"
             )
+
+    @property
+    def crops(self) -> bool:
+        """Whether images are cropped and flipped. "auto" leaves the digits alone: a mirrored 2 is no 2."""
+        return self.augment == "crop-flip" or (self.augment == "auto" and self.data != "digits")
 
     @property
     def decay(self) -> float:

@@ -35,13 +35,10 @@ def load_split(config: TrainConfig) -> Split:
 
 
 def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
-    """Crops padded by an eighth of the side (the paper's 4 for 32 pixels) and flips, or None.
-
-    "auto" leaves the digits alone: a mirrored 2 is no 2, and one pixel is an eighth of their width.
-    """
-    if config.augment == "none" or (config.augment == "auto" and config.data == "digits"):
+    """Crops padded by `config.crop`, else by an eighth of the side, and flips; None if there are none."""
+    if not config.crops:
         return None
-    return CropFlip(images.image_shape[1] // 8)
+    return CropFlip(images.image_shape[1] // 8 if config.crop is None else config.crop)
 
 
 def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:
