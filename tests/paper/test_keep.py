@@ -1,7 +1,5 @@
 """Runs taken over into results: small, complete, without a word of the machine's folders."""
 
-import csv
-import gzip
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import torch
 
 from holdfast.certify.records import read_records
-from holdfast.paper.keep import CERTIFICATES, keep_runs
+from holdfast.paper.keep import keep_runs, read_certificates
 from holdfast.paper.measure import finished_runs
 from holdfast.paper.results import results
 from holdfast.training.config import TrainConfig
@@ -39,17 +37,18 @@ def test_kept_certificates_give_the_accuracies_of_the_summary(tmp_path: Path) ->
     summary = train(config, tmp_path / "runs" / "a")
     (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
     again = (kept / "certificates.csv.gz").read_bytes()
-    with gzip.open(kept / CERTIFICATES, "rt", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    right = torch.tensor([row["label"] == row["prediction"] for row in rows])
-    radius = torch.tensor([float(row["radius"]) for row in rows], dtype=torch.float64)
+    outcomes = read_certificates(kept)
+    right, radius = outcomes.right, outcomes.radius
     best = summary.test["best"]
     assert right.double().mean().item() == best["standard"]
     for name, share in best["certified"].items():
         limit = float(Fraction(name))
         # Rounded down by at most a millionth, so an image may fall below a radius that it just reached.
         assert share - 0.003 <= (right & (radius > limit)).double().mean().item() <= share
-    exact = read_records(tmp_path / "runs" / "a").outcomes.radius
+    original = read_records(tmp_path / "runs" / "a").outcomes
+    for column in ("index", "label", "prediction", "runner_up"):
+        assert torch.equal(getattr(outcomes, column), getattr(original, column))
+    exact = original.radius
     assert bool((radius <= exact).all())
     assert bool((exact - radius < 1.0001e-6).all())
     keep_runs(tmp_path / "runs", tmp_path / "results")

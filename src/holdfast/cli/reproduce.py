@@ -173,7 +173,27 @@ def _results(runs: Path, results: Path) -> None:
 
     for kept in keep_runs(runs, results):
         typer.echo(f"kept {kept}")
-    _say_written([write_results(results)])
+    _say_written([write_results(results), *_draw_curves(results)])
+
+
+def _draw_curves(results: Path) -> "Iterable[Path]":
+    """The pictures that RESULTS.md shows: a curve per dataset, the paper's numbers as crosses."""
+    from holdfast.paper.curves import best_runs, curve_file
+    from holdfast.paper.keep import read_certificates
+    from holdfast.paper.measure import finished_runs
+    from holdfast.paper.tables import COLUMNS, reported_rows
+    from holdfast.report.plots.curve import Reported, curve_figure
+    from holdfast.report.style import write_png
+
+    for dataset, run in best_runs(finished_runs(results)).items():
+        crosses = None
+        if printed := reported_rows().get(run.network):
+            values = dict(zip(COLUMNS, map(float, printed), strict=True))
+            crosses = Reported("the paper, 200 epochs", values)
+        name = f"holdfast, {run.summary.epochs:.0f} epochs"
+        figure = curve_figure({name: read_certificates(run.folder)}, crosses)
+        write_png(figure, curve_file(results, dataset))
+        yield curve_file(results, dataset)
 
 
 def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run: bool) -> None:

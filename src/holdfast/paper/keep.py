@@ -11,6 +11,9 @@ from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import FILE, read_records
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
@@ -38,6 +41,23 @@ def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
         (results / TIMES).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, results / TIMES / path.name)
     return tuple(_keep(run.folder, results / run.folder.name) for run in finished_runs(runs))
+
+
+def read_certificates(kept: Path) -> Outcomes:
+    """The certificates of a kept run, its radii rounded down."""
+    with gzip.open(kept / CERTIFICATES, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def column(name: str) -> torch.Tensor:
+        return torch.tensor([int(row[name]) for row in rows])
+
+    return Outcomes(
+        index=torch.arange(len(rows)),
+        label=column("label"),
+        prediction=column("prediction"),
+        runner_up=column("runner_up"),
+        radius=torch.tensor([float(row["radius"]) for row in rows], dtype=torch.float64),
+    )
 
 
 def _keep(source: Path, destination: Path) -> Path:

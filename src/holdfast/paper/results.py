@@ -8,6 +8,7 @@ from holdfast.files import write_atomically
 from holdfast.paper.budget import budget_label
 from holdfast.paper.claims import claims_sheet
 from holdfast.paper.compare import by_network, compare
+from holdfast.paper.curves import best_runs, curve_file
 from holdfast.paper.measure import REVISED, Run, finished_runs, revise
 from holdfast.paper.render import Sheet, markdown
 from holdfast.paper.tables import COLUMNS, networks, reported_rows, tables
@@ -48,6 +49,10 @@ def results(folder: Path) -> str:
 
 
 def _sections(runs: Sequence[Run], unfinished: Sequence[Path], folder: Path) -> Iterator[str]:
+    if best := best_runs(runs):
+        yield "## The best of each dataset\n\n" + "\n".join(
+            _picture(dataset, run, folder) for dataset, run in best.items()
+        )
     if runs:
         yield f"## All runs\n\n{markdown(runs_sheet(runs))}"
         claims = claims_sheet(runs)
@@ -61,6 +66,15 @@ def _sections(runs: Sequence[Run], unfinished: Sequence[Path], folder: Path) -> 
     yield f"## What was not run\n\n{not_run(runs, folder)}"
     if runs:
         yield f"## Machines\n\n{_machines(runs)}"
+
+
+def _picture(dataset: str, run: Run, folder: Path) -> str:
+    link = f"{folder.name}/{curve_file(folder, dataset).name}"
+    return (
+        f"![Certified accuracy against the radius, {dataset}]({link})\n\n"
+        f"`{run.folder.name}`: {budget_label(run.config)}. Chosen on held-out training images, shown on the "
+        "test set.\n"
+    )
 
 
 def runs_sheet(runs: Sequence[Run]) -> Sheet:

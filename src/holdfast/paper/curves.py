@@ -1,0 +1,29 @@
+"""Which runs RESULTS.md shows as a curve: the best of each dataset."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.paper.keep import CERTIFICATES
+from holdfast.paper.measure import Run
+
+
+def best_runs(runs: Iterable[Run]) -> dict[str, Run]:
+    """Of each dataset, by name, the run with the best certified accuracy at 36/255 on held-out images.
+
+    Only runs whose certificates were kept have a curve.
+    """
+    best: dict[str, Run] = {}
+    for run in runs:
+        if (run.folder / CERTIFICATES).exists():
+            name = Path(run.config.data).name
+            best[name] = max(best.get(name, run), run, key=_selected_by)
+    return dict(sorted(best.items()))
+
+
+def curve_file(folder: Path, dataset: str) -> Path:
+    """Where the picture of a dataset is."""
+    return folder / f"curve-{dataset}.png"
+
+
+def _selected_by(run: Run) -> float:
+    return float(run.summary.best["certified"]["36/255"])
