@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast.paper.measure import Run, finished_runs
+from holdfast.paper.tables import COLUMNS, Network
+
 ROOT = Path(__file__).parents[1]
 SPEED = ROOT / "benchmarks/results/speed.json"
 DEMO = ROOT / "docs/pictures/demo.json"
 DEGREES = ROOT / "benchmarks/results/degrees.json"
 PRECISION = ROOT / "benchmarks/results/precision.json"
+RESULTS = ROOT / "results"
 ZOO = ROOT / "src/holdfast/zoo"
+FLAGSHIP = Network("cifar10", depth=5, conv="soc", activation="hh1", head="orthogonal", gamma=0.5)
 RADII = ("36/255", "72/255", "108/255")
 PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
@@ -159,6 +164,23 @@ def zoo(folder: Path = ZOO) -> str:
     return _table(head, rows, numbers=7)
 
 
+def budgets(folder: Path = RESULTS) -> str:
+    """What width, epochs and crops make of the time that they take: every run of one network, by its cost."""
+    runs = [run for run in finished_runs(folder) if run.network == FLAGSHIP]
+    rows = [
+        [
+            str(run.config.width),
+            f"{run.summary.epochs:.0f}",
+            str(4 if run.config.crop is None else run.config.crop),
+            f"{_core_hours(run):.1f}",
+            *(f"{run.test('best')[column]:.2f}" for column in COLUMNS),
+        ]
+        for run in sorted(runs, key=_core_hours)
+    ]
+    head = ["width", "epochs", "crops padded by", "core hours", "standard", *RADII]
+    return _table(head, rows, numbers=len(head))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speed-summary": speed_summary,
@@ -166,6 +188,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "degrees": degrees,
     "precision": precision,
     "zoo": zoo,
+    "budgets": budgets,
 }
 
 
@@ -206,6 +229,10 @@ def main(arguments: list[str]) -> int:
 
 def _read(record: Path) -> Any:
     return json.loads(record.read_text()) if record.exists() else None
+
+
+def _core_hours(run: Run) -> float:
+    return run.hours * float(run.environment["threads"])
 
 
 def _machine(data: dict[str, Any]) -> str:

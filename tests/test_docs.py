@@ -229,6 +229,22 @@ def test_the_short_speed_table_is_its_record(tmp_path: Path) -> None:
     assert "Peak memory: 4 MiB by one, 1 by another." in text
 
 
+def test_the_table_of_budgets_has_every_run_of_that_network() -> None:
+    lines = load_script("fill_docs").budgets().splitlines()[2:]
+    kept = sorted((ROOT / "results").glob("cifar10-lipconvnet5-soc-hh1-orthogonal-cr0.5-*/summary.json"))
+    assert len(lines) == len(kept) > 0
+    for path in kept:
+        best = json.loads(path.read_text())["test"]["best"]
+        shares = (
+            best["standard"],
+            *(best["certified"][radius] for radius in ("36/255", "72/255", "108/255")),
+        )
+        assert any(
+            line.endswith(" | ".join(["", *(f"{100 * share:.2f}" for share in shares)]) + " |")
+            for line in lines
+        )
+
+
 def test_what_was_not_measured_is_not_claimed(tmp_path: Path) -> None:
     filler = load_script("fill_docs")
     assert "Not measured" in filler.speed(tmp_path / "none.json")
