@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast as hf
-from holdfast.certify import exact, layer_bounds
+from holdfast.certify import exact, layer_bounds, radii
 from holdfast.certify.exact import exact_network, fingerprint
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
-from holdfast.nn import ConstantHead, Flatten, Normalize
+from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
 
 SVD_ERROR = 1e-12  # of a norm through autograd and LAPACK on matrices of up to 300 columns
 
@@ -158,6 +158,71 @@ def test_fingerprints_see_structure_and_numbers() -> None:
     assert fingerprint(nn.Sequential(hf.GroupSort(2))) != fingerprint(nn.Sequential(hf.GroupSort(4)))
 
 
+def gain_layer(gain: float) -> LipschitzModule:
+    """A layer of somebody else's, defined anew with the same name, as in a notebook."""
+
+    class Gain(LipschitzModule):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return gain * x
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return gain
+
+        def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+            return gain * 2.0**-53, 0.0
+
+    return Gain()
+
+
+def test_a_proof_is_not_remembered_for_layers_whose_code_may_change() -> None:
+    image, head = (
+        torch.tensor([0.2, 0.8]).view(1, 2, 1, 1),
+        ConstantHead(torch.eye(2), torch.tensor([1.0, 0])),
+    )
+    for gain in (1.0, 100.0):
+        found = hf.certify(nn.Sequential(gain_layer(gain), Flatten(), head), image)
+        assert found.lipschitz == gain
+
+
+def test_what_is_taken_off_is_twice_the_error_of_the_head() -> None:
+    model, images = network(), torch.rand(3, 1, 4, 4)
+    found = hf.certify(model, images)
+    proved = exact_network(model, (1, 4, 4))
+    assert proved.head is not None
+    logits, norms = radii._forward(proved, proved.head, images, torch.device("cpu"), 8)
+    distances = proved.head.pair_distance_bounds()
+    ideal = radii.certify_logits(logits, distances, proved.lipschitz)
+    layers = [(layer.bound, layer.error) for layer in proved.layers]
+    error, size = radii.body_error(layers, norms, ideal.radius)
+    once = radii.head_error(proved.head, found.prediction, error, size, distances)
+    assert torch.equal(found.rounding, 2 * once.gather(1, found.runner_up[:, None])[:, 0])
+
+
+def test_no_radius_is_larger_than_the_ball_whose_rounding_is_bounded() -> None:
+    rows = torch.tensor([[1.0, 0.0], [1.0, 1e-12]], dtype=torch.float64)
+    model = nn.Sequential(Flatten(), ConstantHead(rows, torch.tensor([1.0, 0.0], dtype=torch.float64)))
+    found = hf.certify(model, torch.tensor([0.2, 0.8], dtype=torch.float64).view(1, 2, 1, 1))
+    assert found.radius.item() == radii.LARGEST_RADIUS
+
+
+def test_products_inside_of_a_certificate_run_in_full_precision() -> None:
+    seen = []
+
+    class Watch(Normalize):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
+            return super().forward(x)
+
+    model = nn.Sequential(Watch(0.0, 1.0), Flatten(), ConstantHead(torch.eye(2), None))
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hf.certify(model, torch.tensor([0.2, 0.8]).view(1, 1, 1, 2), precision="float32")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {("highest", False)}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_are_certified_as_the_numbers_they_are(dtype: torch.dtype) -> None:
     model, images = network().to(dtype), torch.rand(4, 1, 4, 4)
@@ -189,6 +254,17 @@ def test_float32_is_measured_and_says_so() -> None:
     assert not measured.proved
     assert measured.precision == "float32"
     assert (measured.rounding > proved.rounding).all()
+    single = exact_network(model, (1, 4, 4), torch.float32)
+    features = images
+    for layer in single.layers:
+        features = layer.layer(features)
+    exact_features = images.double()
+    for layer in single.layers:  # the float32 weights, in float64 arithmetic
+        exact_features = copy.deepcopy(layer.layer).double()(exact_features)
+    assert single.head is not None
+    logits = copy.deepcopy(single.head).double()(exact_features)
+    difference = float((single.head(features).double() - logits).abs().max())
+    assert measured.rounding.tolist() == [40 * difference] * len(images)
     torch.testing.assert_close(measured.radius, proved.radius, rtol=0, atol=1e-4)
     with pytest.raises(ArgumentError, match="precision: expected one of float32, float64, got 'float16'"):
         hf.certify(model, images, precision="float16")

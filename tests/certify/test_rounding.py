@@ -1,6 +1,7 @@
 """Rounding bounds. The analysis knows u as a number: with u = 2^-24 it must hold for float32."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -106,6 +107,34 @@ def test_float32_is_within_the_bound_for_float32(
     # Worst cases of products in a row multiply; polynomials on a torus have three of them per power.
     useless = 3e4 if name == "torus" else 3e3
     assert (allowed <= useless * actual.max()).all(), "a bound that is useless in practice"
+
+
+def test_the_bound_of_an_inner_product_is_met_by_the_worst_order_of_summation(single: None) -> None:
+    """1 + u + u + ... from left to right in float32: every u is a tie that rounds away."""
+    n, small = 4000, 2.0**-12  # small * small is u
+    row = torch.full((1, n), small)
+    row[0, 0] = 1.0
+    total = np.float32(0.0)
+    for term in (row[0] * row[0]).numpy():
+        total = np.float32(total + term)
+    exact = Fraction(1) + (n - 1) * Fraction(1, 2**24)
+    actual = float(exact - Fraction(float(total)))
+    assert actual == (n - 1) * 2.0**-24
+    layer = FrozenLinear(row, None)
+    error = forward_error(layer, (n,), layer.lipschitz_bound((n,)))
+    allowed = error.relative * float(row.double().norm()) + error.absolute
+    # || |W| || is bounded by the root of its largest row and column sum, sqrt((1 + n small) 1) = 1.41.
+    assert actual <= allowed <= 1.42 * actual
+    head = rounding.head_error(
+        ConstantHead(row.expand(2, n).double(), None),
+        torch.tensor([0]),
+        torch.zeros(1, dtype=torch.float64),
+        row.double().norm()[None],
+        torch.zeros(2, 2, dtype=torch.float64),
+    )
+    assert 2 * actual <= float(head[0, 1]) <= 2.02 * actual  # one error in each of two logits
+    # One application of an operator with n terms per output, || |A| || = 1.
+    assert actual <= rounding._error_on_maps([0.0, 1.0], 1.0, 1.0, n) <= 2.1 * actual
 
 
 @torch.no_grad()

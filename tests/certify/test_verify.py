@@ -1,8 +1,10 @@
 """The second implementation agrees with the first, and notices records that are wrong."""
 
 import json
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +103,14 @@ def test_true_records_are_confirmed(written: tuple[Path, Path, torch.Tensor]) ->
         ("radius", lambda r: r * 1.0001, r"written radius .*, but at most .* can be certified"),
         ("margin", lambda m: m + 1e-6, r"written margin .*, found"),
         ("prediction", lambda p: (p + 1) % 5, r"written prediction \d, found \d"),
+        ("prediction", lambda p: 5, r"written prediction 5, found \d"),
+        ("runner_up", lambda _: -1, r"written runner-up -1, but that is no other class"),
+        ("radius", lambda _: math.nan, r"written radius nan, expected a number"),
+        ("radius", lambda _: None, r"written radius inf, expected a number"),
+        ("radius", lambda _: 1e7, r"written radius 10000000, but at most"),
+        ("rounding", lambda _: -1e9, r"written rounding -1000000000.0, expected a number"),
+        ("rounding", lambda r: 2 * r + 1e-3, r"written radius .*, but at most .* can be certified"),
+        ("margin", lambda _: math.nan, r"written margin nan, expected a number"),
     ],
 )
 def test_false_records_are_noticed(
@@ -117,13 +127,55 @@ def test_false_records_are_noticed(
     assert result.problems[0].startswith(f"image {largest}:")
 
 
-def test_a_bound_that_is_too_small_is_noticed(written: tuple[Path, Path, torch.Tensor]) -> None:
+def test_no_record_vouches_for_itself(written: tuple[Path, Path, torch.Tensor]) -> None:
+    """A rounding that would cover everything excuses nothing."""
+    records, weights, images = written
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    forged = [
+        row | {"rounding": 1e9, "radius": 1000.0, "prediction": (row["prediction"] + 1) % 5} for row in rows
+    ]
+    records.write_text("\n".join(map(json.dumps, [header, *forged])))
+    assert len(verify(records, weights, images, sample=12).problems) == 12
+
+
+@pytest.mark.parametrize("factor", [0.99, 0.5, 0.025, math.nan])
+def test_a_bound_that_is_too_small_is_noticed(
+    written: tuple[Path, Path, torch.Tensor], factor: float
+) -> None:
+    """Also where all radii fit to it."""
+    records, weights, images = written
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    header["lipschitz"] *= factor
+    rows = [row | {"radius": row["radius"] / factor} for row in rows]
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    result = verify(records, weights, images, sample=12)
+    assert any("is what can be proved" in problem for problem in result.problems)
+
+
+def test_the_proof_is_held_against_the_second_implementation(
+    written: tuple[Path, Path, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     records, weights, images = written
     header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
     header["lipschitz"] = 0.1
     records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    wrong = SimpleNamespace(lipschitz=0.1)
+    monkeypatch.setattr("holdfast.certify.verify.exact_network", lambda *_: wrong)
     result = verify(records, weights, images, sample=12)
     assert any("two images are pulled apart" in problem for problem in result.problems)
+
+
+def test_float32_certificates_are_verified_too(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    cert = hf.certify(hf.load(weights), images, precision="float32")
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    header |= {"precision": cert.precision, "lipschitz": cert.lipschitz}
+    for i, row in enumerate(rows):
+        row |= {name: getattr(cert, name)[i].item() for name in ("margin", "rounding", "radius")}
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    result = verify(records, weights, images, sample=12)
+    assert result.agrees, result.problems
+    assert 0 < result.margin_difference < 1e-5
 
 
 def test_what_cannot_be_verified_is_refused(written: tuple[Path, Path, torch.Tensor], tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from holdfast.certify.exact import fingerprint
 from holdfast.data import load, to_float
+from holdfast.models.storage import ZOO
 
 from .conftest import Command
 
@@ -25,6 +27,11 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
     card = make_zoo.make(trained, "tiny-digits")
     (folder / "tiny-digits.json").write_text(json.dumps(card))
     return folder
+
+
+@pytest.mark.parametrize("card", sorted(ZOO.glob("*.json")), ids=lambda path: path.stem)
+def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
+    assert fingerprint(hf.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
 
 
 def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:

@@ -65,9 +65,7 @@ def test_without_gradio(explore: Explore, run: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, error = explore(run, "--port", _free_port())
     assert code == 2
-    assert error.strip() == (
-        "explore: the page needs gradio, which is not installed; run pip install 'holdfast[explore]'"
-    )
+    assert error.strip() == ("explore: the page needs gradio, which is not installed; run pip install gradio")
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    message = re.escape(f"the package {package} is not installed; run pip install 'holdfast[export]'")
+    message = re.escape(f"the package {package} is not installed; run pip install {package}")
     with pytest.raises(ArgumentError, match=message):
         hf.export.export_onnx(network(), tmp_path / "a.onnx")
 

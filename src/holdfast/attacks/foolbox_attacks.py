@@ -33,7 +33,7 @@ def import_foolbox() -> ModuleType:
             import foolbox
     except ImportError as error:
         raise ArgumentError(
-            f"attacks: foolbox cannot be imported ({error}); run pip install 'holdfast[audit]', or choose "
+            f"attacks: foolbox cannot be imported ({error}); run pip install foolbox, or choose "
             "among the attacks noise, pgd and pgd-minimal"
         ) from error
     module: ModuleType = foolbox

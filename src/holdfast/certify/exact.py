@@ -81,11 +81,17 @@ _KNOWN_LIMIT = 2
 def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float64) -> ExactNetwork:
     """Freeze a copy of the model in `dtype` and prove a bound for each layer, or take both from memory.
 
-    What is remembered is found by a hash of every number in the model, so it never outlives a change.
+    What is remembered is found by a hash of every number in the model, so it never outlives a change. That
+    hash does not see the code of a layer, nor what else a layer may keep, so only models made of holdfast's
+    and torch's own modules are remembered; a layer of yours is proved anew on every call.
 
     Raises:
         NotProvedError: a module without a proved bound, by path and name.
     """
+    if not all(
+        type(module).__module__.partition(".")[0] in ("holdfast", "torch") for module in model.modules()
+    ):
+        return _prove(model, input_shape, dtype)
     key = f"{fingerprint(model)} {tuple(input_shape)} {dtype} {device_of(model)}"
     if key not in _KNOWN:
         network = _prove(model, input_shape, dtype)

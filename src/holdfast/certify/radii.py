@@ -82,8 +82,8 @@ def certify(
 
     Guarantee: proved for ``precision="float64"``, under the assumptions of docs/certificates.md. With
     ``precision="float32"`` the classifier is the float32 forward, and e is measured: 20 times (ten for
-    safety, two logits) the largest difference of a logit to float64 on the first 64 images. A tie has radius
-    0.
+    safety, two logits) the largest difference of a logit to float64 on the first 64 images, and 2e is taken
+    off. A tie has radius 0.
 
     Args:
         model: an `nn.Sequential` of holdfast's layers that ends in a head.

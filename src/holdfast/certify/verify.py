@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,26 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import exact_network, fingerprint
 from holdfast.certify.independent import Array, NumpyNetwork, read_network
+from holdfast.certify.radii import LARGEST_RADIUS, PRECISIONS
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.storage import load
 
 FILE = "certificates.jsonl"
-NOISE = 1e-9
-"""By how much two float64 implementations may differ, relative to the largest logit; 1e-14 is seen."""
+NOISE = {"float64": 1e-9, "float32": 1e-4}
+"""By how much the forward pass of a precision may differ from numpy's in float64, relative to the largest
+logit; 1e-14 and 1e-6 are seen. Nothing in the records can widen it."""
+NUMBERS = ("margin", "rounding", "radius")
+SAME_PROOF = 1e-9
+"""By how much a bound that is proved on two machines may differ, relatively."""
 
 
 @dataclass(frozen=True)
 class Verification:
     """What the second implementation found.
 
-    Attributes: checked: positions of the images that were looked at. problems: one sentence per
-        disagreement; none if all is well. margin_difference: largest difference between a written margin and
-        the one found here. radius_excess: largest amount by which a written radius exceeds the ideal one
-        found here; not positive, or
-            a problem.
+    Attributes:
+        checked: positions of the images that were looked at.
+        problems: one sentence per disagreement; none if all is well.
+        margin_difference: largest difference between a written margin and the one found here.
+        radius_excess: largest amount by which a written radius exceeds the ideal one found here; not
+            positive, or a problem.
         gain: largest distance between two feature vectors per distance of the images; at most the bound.
+        lipschitz: the bound, proved anew.
     """
 
     checked: tuple[int, ...]
@@ -39,6 +46,7 @@ class Verification:
     margin_difference: float
     radius_excess: float
     gain: float
+    lipschitz: float
 
     @property
     def agrees(self) -> bool:
@@ -57,8 +65,10 @@ def verify(
     """Derive a sample of written certificates again, by numpy and from the saved file.
 
     Prediction, margin and ideal radius of each sampled image are computed anew; the written radius must not
-    exceed the ideal one for the written Lipschitz constant. That constant is held against distances between
-    images: a check, not a proof.
+    exceed the ideal one for the written Lipschitz constant. That constant must not be below the one that
+    `holdfast.certify.exact` proves for the file, and it is held against the distances between the sampled
+    images, by the second implementation. What a record claims of itself, such as its rounding, can only make
+    the check stricter.
 
     Args:
         records: certificates.jsonl, or its folder.
@@ -74,7 +84,8 @@ def verify(
     header, rows = _read(Path(records))
     if sample < 1:
         raise ArgumentError(f"sample: expected at least 1, got {sample}")
-    if fingerprint(load(model)) != header["weights_sha256"]:
+    proved = load(model)
+    if fingerprint(proved) != header["weights_sha256"]:
         raise CheckpointError(f"{model}: holds other weights than those that {records} was written for")
     chosen = sorted(np.random.default_rng(seed).permutation(len(rows))[:sample].tolist())
     rows = [rows[i] for i in chosen]
@@ -82,43 +93,73 @@ def verify(
     pixels = _pixels(images, [int(row["index"]) for row in rows], network)
     weight, bias = network.head()
     features = network.features(pixels)
-    return _compare(rows, float(header["lipschitz"]), pixels, features, weight, features @ weight.T + bias)
+    logits = features @ weight.T + bias
 
-
-def _compare(
-    rows: Sequence[Mapping[str, Any]],
-    lipschitz: float,
-    pixels: Array,
-    features: Array,
-    weight: Array,
-    logits: Array,
-) -> Verification:
-    problems, difference, excess = [], 0.0, -math.inf
-    for row, scores in zip(rows, logits, strict=True):
-        where, label, other = f"image {row['index']}", int(row["prediction"]), int(row["runner_up"])
-        noise = NOISE * float(np.abs(scores).max()) + float(row["rounding"])
-        if scores.max() - scores[label] > noise:
-            problems.append(f"{where}: written prediction {label}, found {int(scores.argmax())}")
-            continue
-        if other < 0:
-            continue
-        found = float(scores[label] - scores[other])
-        written, radius = float(row["margin"]), math.inf if row["radius"] is None else float(row["radius"])
-        difference = max(difference, abs(found - written))
-        if abs(found - written) > noise:
-            problems.append(f"{where}: written margin {written:.9g}, found {found:.9g}")
-        distances = np.linalg.norm(weight - weight[label], axis=1)
-        others = np.arange(len(scores)) != label
-        ideal = float(((scores[label] - scores[others]) / (lipschitz * distances[others])).min())
-        excess = max(excess, radius - max(ideal, 0.0))
-        if radius > max(ideal, 0.0) + noise / (lipschitz * float(distances[others].min())):
-            problems.append(f"{where}: written radius {radius:.9g}, but at most {ideal:.9g} can be certified")
+    written, precision = float(header["lipschitz"]), header["precision"]
+    bound = exact_network(proved, tuple(pixels.shape[1:]), PRECISIONS[precision]).lipschitz
     gain = _largest_gain(pixels.reshape(len(pixels), -1), features)
-    if gain > lipschitz * (1 + NOISE):
+    problems = []
+    if not written >= bound * (1 - SAME_PROOF):
+        problems.append(f"written Lipschitz constant {written:.9g}, but {bound:.9g} is what can be proved")
+    if gain > bound * (1 + NOISE[precision]):
         problems.append(
-            f"written Lipschitz constant {lipschitz:.9g}, but two images are pulled apart {gain:.9g}-fold"
+            f"proved Lipschitz constant {bound:.9g}, but two images are pulled apart {gain:.9g}-fold"
         )
-    return Verification(tuple(int(row["index"]) for row in rows), tuple(problems), difference, excess, gain)
+    difference, excess = 0.0, -math.inf
+    for row, scores in zip(rows, logits, strict=True):
+        found = _check_row(row, scores, weight, written, NOISE[precision])
+        problems += [f"image {row['index']}: {problem}" for problem in found.problems]
+        difference, excess = max(difference, found.margin_difference), max(excess, found.radius_excess)
+    return Verification(
+        tuple(int(row["index"]) for row in rows), tuple(problems), difference, excess, gain, bound
+    )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is wrong with one record, and by how much it differs."""
+
+    problems: tuple[str, ...] = ()
+    margin_difference: float = 0.0
+    radius_excess: float = -math.inf
+
+
+def _check_row(
+    row: Mapping[str, Any], scores: Array, weight: Array, lipschitz: float, relative: float
+) -> _Row:
+    classes, label, other = len(scores), int(row["prediction"]), int(row["runner_up"])
+    noise = relative * float(np.abs(scores).max())
+    if not 0 <= label < classes or scores.max() - scores[label] > noise:
+        return _Row((f"written prediction {label}, found {int(scores.argmax())}",))
+    if classes == 1:
+        return _Row()
+    if not 0 <= other < classes or other == label:
+        return _Row((f"written runner-up {other}, but that is no other class than {label} of {classes}",))
+    written = {name: math.inf if row[name] is None else float(row[name]) for name in NUMBERS}
+    if wrong := [name for name, value in written.items() if not 0 <= value < math.inf]:
+        return _Row(tuple(f"written {name} {written[name]}, expected a number at least 0" for name in wrong))
+    problems = []
+    margin = float(scores[label] - scores[other])
+    difference = abs(margin - written["margin"])
+    if difference > noise:
+        problems.append(f"written margin {written['margin']:.9g}, found {margin:.9g}")
+    margins = scores[label] - scores
+    margins[other] -= written["rounding"]
+    steepness = lipschitz * np.linalg.norm(weight - weight[label], axis=1)
+    ideal, allowed = (_radius(margins + extra, steepness, label) for extra in (0.0, noise))
+    if written["radius"] > allowed:
+        problems.append(f"written radius {written['radius']:.9g}, but at most {ideal:.9g} can be certified")
+    return _Row(tuple(problems), difference, written["radius"] - ideal)
+
+
+def _radius(margins: Array, steepness: Array, label: int) -> float:
+    """The smallest of margin / steepness over the other classes; at most the largest that is ever claimed."""
+    limits = [
+        (margin / steep if steep else math.inf) if margin > 0 else 0.0
+        for number, (margin, steep) in enumerate(zip(margins.tolist(), steepness.tolist(), strict=True))
+        if number != label
+    ]
+    return min(LARGEST_RADIUS, *limits)
 
 
 def _largest_gain(pixels: Array, features: Array) -> float:
@@ -155,8 +196,12 @@ def _read(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
         needed = {"index", "prediction", "runner_up", "margin", "rounding", "radius"}
         if not rows or any(not needed <= row.keys() for row in rows):
             raise ValueError("expected one line per image with " + ", ".join(sorted(needed)))
-        if not {"weights_sha256", "lipschitz"} <= header.keys():
-            raise ValueError("expected a first line with weights_sha256 and lipschitz")
+        if not {"weights_sha256", "lipschitz", "precision"} <= header.keys():
+            raise ValueError("expected a first line with weights_sha256, lipschitz and precision")
+        if header["precision"] not in PRECISIONS:
+            raise ValueError(
+                f"expected a precision of {' or '.join(PRECISIONS)}, got {header['precision']!r}"
+            )
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: no records that can be read ({error})") from error
     return header, rows

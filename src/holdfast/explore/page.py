@@ -26,7 +26,7 @@ def need_gradio() -> None:
         import gradio  # noqa: F401
     except ImportError as error:
         raise ArgumentError(
-            "explore: the page needs gradio, which is not installed; run pip install 'holdfast[explore]'"
+            "explore: the page needs gradio, which is not installed; run pip install gradio"
         ) from error
 
 

@@ -25,9 +25,7 @@ def need_onnx() -> ModuleType:
     try:
         import onnx
     except ImportError as error:
-        raise ArgumentError(
-            "onnx: the package onnx is not installed; run pip install 'holdfast[export]'"
-        ) from error
+        raise ArgumentError("onnx: the package onnx is not installed; run pip install onnx") from error
     return onnx
 
 
@@ -41,7 +39,7 @@ def need_runtime() -> ModuleType:
         import onnxruntime
     except ImportError as error:
         raise ArgumentError(
-            "onnx: the package onnxruntime is not installed; run pip install 'holdfast[export]'"
+            "onnx: the package onnxruntime is not installed; run pip install onnxruntime"
         ) from error
     return onnxruntime  # type: ignore[no-any-return,unused-ignore]
 

@@ -116,8 +116,6 @@ def _import_ray() -> ModuleType:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise ArgumentError(
-            "cluster: the package ray is not installed; run pip install 'holdfast[cluster]'"
-        ) from error
+        raise ArgumentError("cluster: the package ray is not installed; run pip install ray") from error
     module: ModuleType = ray
     return module

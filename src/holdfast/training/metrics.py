@@ -81,7 +81,7 @@ def open_tensorboard(folder: Path) -> ScalarWriter:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ArgumentError(
-            "tensorboard: the package tensorboard is not installed; run pip install 'holdfast[log]'"
+            "tensorboard: the package tensorboard is not installed; run pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder))  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
