@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.functional.orthogonalize import orthonormal_basis, polar_factor, rotation, skew_norm_estimate
+from holdfast.functional.orthogonalize import (
+    condition,
+    orthonormal_basis,
+    polar_factor,
+    rotation,
+    skew_norm_estimate,
+)
 
 SHAPES = [(1, 1), (4, 4), (5, 3), (3, 5), (1, 4), (7, 1)]
 
@@ -135,3 +141,18 @@ def test_autocast_does_not_reach_the_orthogonalisation(function: object) -> None
         result = function(weight)  # type: ignore[operator]
     assert result.dtype == torch.float32
     assert defect(result) <= tolerance(torch.float32, 8)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 6, 3)])
+def test_condition_is_the_ratio_of_singular_values(shape):
+    matrices = torch.randn(shape, dtype=torch.float64)
+    values = torch.linalg.svdvals(matrices)
+    assert condition(matrices) == pytest.approx(float((values[..., 0] / values[..., -1]).max()), rel=1e-9)
+
+
+def test_condition_of_what_has_none():
+    assert not condition(torch.zeros(3, 3)) < 1e7
+    assert condition(torch.ones(3, 3)) > 1e7
+    assert not condition(torch.full((2, 2), float("nan"))) < 1e7
+    assert condition(torch.zeros(0, 3, 2)) == 1
+    assert condition(1e-200 * torch.eye(3, dtype=torch.float64)) == pytest.approx(1)

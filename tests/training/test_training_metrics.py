@@ -59,7 +59,7 @@ def test_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ArgumentError, match=r"tensorboard: .* pip install 'holdfast\[log\]'"):
+    with pytest.raises(ArgumentError, match=r"tensorboard: .* pip install tensorboard"):
         open_tensorboard(tmp_path)
 
 

@@ -58,7 +58,7 @@ def certified_classifier(model: nn.Module, input_shape: Shape, precision: str = 
     with full_precision(device), torch.no_grad():
         network = exact_network(model, input_shape, dtype)
         surrogate = freeze(
-            nn.Sequential(OrderedDict([*body.named_children(), ("classes", head)])), input_shape
+            nn.Sequential(OrderedDict([*body._modules.items(), ("classes", head)])), input_shape
         )
     assert network.head is not None  # split_head has seen it
     exact = nn.Sequential(*(proved.layer for proved in network.layers), network.head)

@@ -20,13 +20,16 @@ from torch import Tensor, nn
 from holdfast.certify.rounding import ForwardError, forward_error
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.modulus import polynomial_modulus_upper_bound
+from holdfast.functional.orthogonalize import LARGEST_CONDITION, condition
 from holdfast.functional.rounding import product_up
+from holdfast.nn.bcop import BCOP
 from holdfast.nn.cayley import LARGEST_ERROR, Cayley
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.heads import ConstantHead, Head, OrthogonalHead
+from holdfast.nn.linear import OrthogonalLinear
 from holdfast.nn.lipschitz import LipschitzModule, Shape
 from holdfast.nn.soc import SOC
-from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, split_head
+from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, refuse_changes, split_head
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
     Raises:
         NotProvedError: a module without a proved bound, by path and name.
     """
+    refuse_changes(model)
     if not all(
         type(module).__module__.partition(".")[0] in ("holdfast", "torch") for module in model.modules()
     ):
@@ -105,7 +109,7 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 over the structure of a model and every number in it."""
     digest = hashlib.sha256()
-    for path, module in model.named_modules():
+    for path, module in model.named_modules(remove_duplicate=False):
         plain = {
             k: v
             for k, v in vars(module).items()
@@ -178,7 +182,11 @@ def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
             f"a Cayley scale of {float(layer.scale):.3g} makes the rounding error of the transform larger "
             f"than {LARGEST_ERROR}; train with a smaller scale"
         )
-    if isinstance(layer, SOC):
+    if isinstance(layer, BCOP):
+        _refuse_undetermined(layer, layer.weight, layer.bases)
+    if isinstance(layer, OrthogonalLinear) and layer.method == "bjorck":
+        _refuse_undetermined(layer, layer.weight)
+    if isinstance(layer, SOC) and type(layer).freeze is SOC.freeze:
         # Not layer.freeze: a dense matrix for small maps takes longer to make in float64 than it saves.
         return layer.frozen_series(input_shape)
     frozen = layer.freeze(input_shape)
@@ -187,8 +195,20 @@ def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
     return frozen
 
 
+def _refuse_undetermined(layer: LipschitzModule, *weights: Tensor) -> None:
+    """Weights near a singular matrix have no nearest orthogonal one that every machine would find."""
+    for number in map(condition, weights):
+        if not number <= LARGEST_CONDITION:
+            raise NotProvedError(
+                f"{type(layer).__name__} has weights with a condition number of {number:.1g}, which leave "
+                f"open what their orthogonal factor is (at most {LARGEST_CONDITION:.0g}); train it anew"
+            )
+
+
 def _constant_head(head: Head, input_shape: Shape) -> ConstantHead:
     if isinstance(head, OrthogonalHead):
+        if head.linear.method == "bjorck":
+            _refuse_undetermined(head.linear, head.linear.weight)
         linear = head.linear.freeze(input_shape)
         return ConstantHead(linear.weight, linear.bias)
     frozen = head.freeze(input_shape)

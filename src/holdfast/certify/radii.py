@@ -157,6 +157,11 @@ def certify_logits(
     limits = _limits(margins, slack, distances[prediction], lipschitz).scatter(
         1, prediction[:, None], math.inf
     )
+    if bool(limits.isnan().any()) or bool(slack.isnan().any()):
+        raise NotProvedError(
+            "model: the bound on its rounding error overflows, so nothing can be certified; the weights are "
+            "damaged"
+        )
     radius, runner_up = limits.min(dim=1)
     margin, rounding = (t.gather(1, runner_up[:, None])[:, 0] for t in (margins, slack))
     if logits.shape[1] == 1:
@@ -189,11 +194,18 @@ def _forward(
         span = slice(start, start + batch_size)
         x = images[span].to(device, head.weight.dtype)
         for norm, proved in zip(norms, network.layers, strict=False):
-            norm[span] = torch.linalg.vector_norm(x.flatten(1).double(), dim=1).cpu()
+            norm[span] = _norm(x)
             x = proved.layer(x)
-        norms[-1][span] = torch.linalg.vector_norm(x.double(), dim=1).cpu()
+        norms[-1][span] = _norm(x)
         logits[span] = head(x).double().cpu()
     return logits, norms
+
+
+def _norm(x: Tensor) -> Tensor:
+    """(N,): the computed norm, and what entries below 2^-511 contribute, whose squares vanish."""
+    flat = x.flatten(1).double()
+    norm: Tensor = torch.linalg.vector_norm(flat, dim=1) + math.sqrt(flat.shape[1]) * 2.0**-510
+    return norm.cpu()
 
 
 def _proved_slack(

@@ -175,6 +175,8 @@ def read_records(folder: Path) -> Records:
             k: torch.tensor([math.inf if row[k] is None else row[k] for row in rows], dtype=torch.float64)
             for k in ("margin", "rounding", "radius")
         }
+        if bool((~real["radius"].isfinite() & (whole["runner_up"] >= 0)).any()):
+            raise ValueError("a radius is not finite")
         outcomes = Outcomes(
             whole["index"], whole["label"], whole["prediction"], whole["runner_up"], real["radius"]
         )
@@ -186,5 +188,5 @@ def read_records(folder: Path) -> Records:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: null stands for a radius without limit."""
-    return value if math.isfinite(value) else None
+    """JSON has no infinity: null stands for the margin and the radius of a classifier of one class."""
+    return None if value == math.inf else value

@@ -13,6 +13,21 @@ WELL_CONDITIONED = 1e-3
 """Ratio of extreme eigenvalues of the Gram matrix down to which `polar_factor` trusts that matrix."""
 
 
+LARGEST_CONDITION = 1e4
+"""Up to this ratio of singular values two float64 implementations agree on a factor to some 1e-12."""
+
+
+def condition(matrices: Tensor) -> float:
+    """Largest ratio of extreme singular values in (..., m, n), by the Gram matrices: good up to some 1e7."""
+    if not matrices.numel():
+        return 1.0
+    tall = matrices.detach().double().cpu()
+    tall = tall.mT if tall.shape[-2] < tall.shape[-1] else tall
+    tall = tall / tall.abs().amax((-2, -1), keepdim=True)
+    squares = torch.linalg.eigvalsh(tall.mT @ tall) if bool(tall.isfinite().all()) else tall.new_zeros(1)
+    return float((squares[..., -1] / squares[..., 0].clamp_min(0)).max().sqrt())
+
+
 def polar_factor(matrix: Tensor) -> Tensor:
     r"""The nearest matrix with orthonormal columns (rows, if it is wide): the limit of Bjorck's iteration.
 

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from holdfast.errors import ArgumentError
 from holdfast.nn.lipschitz import Shape
 from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
 
@@ -21,11 +22,14 @@ def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
 
     Raises:
         NotProvedError: a module that is none of holdfast's layers, by path and name.
+        ArgumentError: two layers whose paths differ in a dot only.
     """
     model = unwrap(model)
     shape = input_shape_of(model, input_shape)
-    layers = OrderedDict(
-        (placed.path.replace(".", "_") or "layer", placed.layer.freeze(placed.input_shape))
-        for placed in placed_layers(model, shape)
-    )
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for placed in placed_layers(model, shape):
+        name = placed.path.replace(".", "_") or "layer"
+        if name in layers:
+            raise ArgumentError(f"model: two layers would be called {name!r} when frozen; rename one of them")
+        layers[name] = placed.layer.freeze(placed.input_shape)
     return nn.Sequential(layers).eval()

@@ -46,6 +46,10 @@ class FrozenSeries(LipschitzModule):
         bias: Tensor | None,
     ) -> None:
         super().__init__()
+        if len(coefficients) < 2:
+            raise ArgumentError(
+                f"coefficients: expected those of a polynomial of degree 1 or more, got {coefficients}"
+            )
         self.in_channels, self.out_channels, self.stride = in_channels, out_channels, stride
         self.coefficients = coefficients
         self.register_buffer("kernel", kernel.detach().contiguous(memory_format=torch.channels_last))

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.nn.heads import ConstantHead, Head
-from holdfast.nn.lipschitz import LipschitzModule, Shape
+from holdfast.nn.lipschitz import LipschitzModule, Shape, replaces_forward_without
 
 
 class PlacedLayer(NamedTuple):
@@ -20,9 +20,15 @@ class PlacedLayer(NamedTuple):
     input_shape: Shape
 
 
+WRAPPERS = ("torch", "lightning_fabric", "lightning")
+"""Packages whose wrappers compute what the model inside computes."""
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, DataParallel, lightning-fabric and torch.compile."""
+    """The model inside DDP, DataParallel, lightning-fabric and torch.compile, inside no other wrapper."""
     while not isinstance(model, (nn.Sequential, LipschitzModule)):
+        if type(model).__module__.partition(".")[0] not in WRAPPERS:
+            break
         inner = (model._modules.get(name) for name in ("_orig_mod", "module", "_forward_module"))
         found = next((m for m in inner if m is not None), None)
         if found is None:
@@ -66,18 +72,26 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
     return tuple(shape)
 
 
-def placed_layers(model: nn.Module, input_shape: Shape, path: str = "") -> Iterator[PlacedLayer]:
-    """Every layer of a tree of `nn.Sequential` in the order of execution.
+def placed_layers(model: nn.Module, input_shape: Shape) -> Iterator[PlacedLayer]:
+    """Every layer of a tree of `nn.Sequential` in the order of execution, as often as it runs.
 
     Raises:
-        NotProvedError: a module that is neither a Sequential nor one of holdfast's layers, by path and name.
+        NotProvedError: a module that is neither a Sequential nor one of holdfast's layers, or one whose
+            forward pass was changed from outside, by path and name.
     """
+    refuse_changes(model)
+    return _placed(model, input_shape, "")
+
+
+def _placed(model: nn.Module, input_shape: Shape, path: str) -> Iterator[PlacedLayer]:
     if isinstance(model, LipschitzModule):
         yield PlacedLayer(path, model, input_shape)
     elif isinstance(model, nn.Sequential):
-        for name, child in model.named_children():
+        # Not named_children, which names a module that stands in two places only once.
+        for name, child in model._modules.items():
+            assert child is not None, "a Sequential cannot run None"
             shape = input_shape
-            for placed in placed_layers(child, input_shape, f"{path}.{name}" if path else name):
+            for placed in _placed(child, input_shape, f"{path}.{name}" if path else name):
                 yield placed
                 shape = placed.layer.output_shape(placed.input_shape)
             input_shape = shape
@@ -88,6 +102,37 @@ def placed_layers(model: nn.Module, input_shape: Shape, path: str = "") -> Itera
         )
 
 
+def refuse_changes(model: nn.Module) -> None:
+    """Raise where a module computes something else than its class and weights say, for no bound sees that.
+
+    Raises:
+        NotProvedError: a forward hook, a forward that was put on an instance, a Sequential or a linear layer
+            with a forward of its own, or a layer whose class replaces a forward but inherits what was stated
+            of that.
+    """
+    for path, module in model.named_modules():
+        place, kind = path or "model", type(module)
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            raise NotProvedError(
+                f"{place}: {kind.__name__} has a forward hook, or a forward of its own, and no bound holds "
+                "for what that does; remove it"
+            )
+        for plain in (nn.Sequential, nn.Linear):
+            if isinstance(module, plain) and kind.forward is not plain.forward:
+                raise NotProvedError(
+                    f"{place}: {kind.__name__} is an nn.{plain.__name__} with a forward of its own, which "
+                    "has no proved bound; make it a LipschitzModule that states one"
+                )
+        if isinstance(module, LipschitzModule):
+            for statement in ("lipschitz_bound", "freeze"):
+                stated = getattr(kind, statement) is not getattr(LipschitzModule, statement)
+                if stated and replaces_forward_without(module, statement):
+                    raise NotProvedError(
+                        f"{place}: {kind.__name__} has a forward of its own but inherits {statement}, which "
+                        "speaks of another one; implement it too"
+                    )
+
+
 def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
     """A network as (what is in front of the head, the head); a last `nn.Linear` counts as a head.
 
@@ -95,7 +140,8 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
         NotProvedError: the model does not end in a head, so that no margin rule is known for it.
     """
     model = unwrap(model)
-    children = OrderedDict(model.named_children())
+    refuse_changes(model)
+    children = OrderedDict((name, child) for name, child in model._modules.items() if child is not None)
     last = next(reversed(children.values()), None)
     if isinstance(model, nn.Sequential) and isinstance(last, nn.Linear):
         head: Head = ConstantHead(last.weight, last.bias)

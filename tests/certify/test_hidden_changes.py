@@ -1,0 +1,249 @@
+"""What a walk over the modules does not see is refused: a certificate would speak of another network."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.certify.exact import fingerprint
+from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.nn import ConstantHead, Flatten, LipschitzModule
+from holdfast.nn.frozen_circular import FrozenLinear
+from holdfast.nn.frozen_skew import FrozenSeries
+from holdfast.nn.walk import split_head
+
+IMAGES = torch.rand(16, 4, 1, 1, generator=torch.Generator().manual_seed(0))
+
+
+def head() -> ConstantHead:
+    return ConstantHead(torch.eye(4), None)
+
+
+def turn() -> FrozenLinear:
+    return FrozenLinear(torch.linalg.qr(torch.randn(4, 4)).Q, torch.randn(4))
+
+
+def test_a_module_that_stands_in_two_places_counts_twice() -> None:
+    act = hf.MaxMin()
+    shared = nn.Sequential(Flatten(), turn(), act, turn(), act, head())
+    once = nn.Sequential(Flatten(), shared[1], act, shared[3], head())
+    assert torch.equal(hf.certify(shared, IMAGES).prediction, shared(IMAGES).argmax(1))
+    assert not torch.equal(shared(IMAGES).argmax(1), once(IMAGES).argmax(1)), "the test sees no difference"
+    assert torch.allclose(hf.freeze(shared, (4, 1, 1))(IMAGES), shared(IMAGES))
+    assert fingerprint(shared) != fingerprint(nn.Sequential(OrderedDict(list(shared.named_children()))))
+
+
+def test_its_bound_counts_twice() -> None:
+    triple = FrozenLinear(3 * torch.eye(4), None)
+    model = nn.Sequential(Flatten(), triple, triple, head())
+    assert hf.lipschitz_upper_bound(model, (4, 1, 1)) == pytest.approx(9)
+    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(9)
+
+
+def test_a_head_that_also_stands_further_up() -> None:
+    last = ConstantHead(2 * torch.eye(4), None)
+    model = nn.Sequential(Flatten(), last, turn(), last)
+    body, found = split_head(model)
+    assert found is last
+    assert list(body) == list(model)[:3]
+
+
+class Amplifier(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+
+class Cosine(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(nn.functional.normalize(x, dim=1))
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module((x - 0.5).sign())
+
+
+class Louder(hf.MaxMin):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+
+class Louder2(hf.OrthogonalLinear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 10 * super().lipschitz_bound(input_shape)
+
+
+def hooked(register: str, place: Callable[[nn.Sequential], nn.Module]) -> nn.Sequential:
+    model = nn.Sequential(
+        Flatten(), nn.Sequential(hf.OrthogonalLinear(4, 4), hf.MaxMin()), hf.OrthogonalHead(4, 4)
+    )
+    getattr(place(model), register)(lambda *_: None)
+    return model
+
+
+def own_forward() -> nn.Sequential:
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    model[1].forward = lambda x: 10 * x  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: nn.Sequential(Flatten(), Amplifier(turn()), head()),
+            "1: Amplifier is an nn.Sequential with a",
+        ),
+        (
+            lambda: nn.Sequential(Flatten(), Cosine(4, 4)),
+            "1: Cosine is an nn.Linear with a forward of its own",
+        ),
+        (
+            lambda: Wrapper(nn.Sequential(Flatten(), head())),
+            "model: expected an nn.Sequential .* got Wrapper",
+        ),
+        (
+            lambda: nn.Sequential(Flatten(), Louder(), head()),
+            "1: Louder has a forward .* inherits lipschitz_bound",
+        ),
+        (
+            lambda: nn.Sequential(Flatten(), Louder2(4, 4), head()),
+            "1: Louder2 has a forward .* inherits freeze",
+        ),
+        (lambda: hooked("register_forward_hook", lambda m: m[1][1]), r"1\.1: MaxMin has a forward hook"),
+        (
+            lambda: hooked("register_forward_pre_hook", lambda m: m[1][0]),
+            r"1\.0: OrthogonalLinear has a forward",
+        ),
+        (lambda: hooked("register_forward_hook", lambda m: m[1]), "1: Sequential has a forward hook"),
+        (lambda: hooked("register_forward_hook", lambda m: m), "model: Sequential has a forward hook"),
+        (
+            lambda: hooked("register_forward_hook", lambda m: m[2].linear),
+            r"2\.linear: OrthogonalLinear has a",
+        ),
+        (own_forward, "1: MaxMin has a forward hook, or a forward of its own"),
+    ],
+)
+def test_what_no_bound_sees_is_refused(build: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(NotProvedError, match=message):
+        hf.certify(build(), IMAGES)
+
+
+def test_a_hook_that_comes_after_the_first_certificate_is_refused_too() -> None:
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    hf.certify(model, IMAGES)
+    model[1].register_forward_hook(lambda module, inputs, output: 10 * output)
+    for function in (hf.certify, lambda m, _: hf.freeze(m, (4, 1, 1))):
+        with pytest.raises(NotProvedError, match="1: MaxMin has a forward hook"):
+            function(model, IMAGES)
+
+
+def test_wrappers_of_torch_are_looked_through() -> None:
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    wrapped = torch.optim.swa_utils.AveragedModel(model)
+    assert torch.equal(hf.certify(wrapped, IMAGES).radius, hf.certify(model, IMAGES).radius)
+
+
+class Coarse(hf.MaxMin):
+    """Rounds to float32, and says so."""
+
+    freeze = LipschitzModule.freeze
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).float().to(x.dtype)
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 1.0
+
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return 2.0**-23, 1e-30
+
+
+def test_the_rounding_that_a_layer_states_is_the_one_that_counts() -> None:
+    found = hf.certify(nn.Sequential(Flatten(), Coarse(), head()), IMAGES)
+    norms = IMAGES.flatten(1).double().norm(dim=1)
+    assert (found.rounding >= 2 * 2.0**-23 * norms).all()
+
+
+def test_the_rounding_of_a_forward_of_ones_own_is_not_inherited() -> None:
+    class Silent(hf.MaxMin):
+        freeze = LipschitzModule.freeze
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).float().to(x.dtype)
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return 1.0
+
+    with pytest.raises(NotProvedError, match="1: Silent has no proved rounding error"):
+        hf.certify(nn.Sequential(Flatten(), Silent(), head()), IMAGES)
+
+
+def test_weights_that_overflow_the_rounding_bound_certify_nothing() -> None:
+    model = hf.lipconvnet(
+        5, activation="maxmin", num_classes=4, width=2, image_size=8, in_channels=1
+    ).double()
+    with torch.no_grad():
+        model.body.stage1.conv1.bias.fill_(1e160)  # type: ignore[union-attr]
+    with pytest.raises(NotProvedError, match="overflows"):
+        hf.certify(model, torch.rand(2, 1, 8, 8))
+
+
+def test_entries_whose_squares_underflow_count() -> None:
+    """Features of 1e-161: the squares of their entries are 0, the rounding of 60 turns of them is not."""
+
+    def term(scale: float) -> float:
+        turns = [FrozenLinear(t.weight.double(), None) for t in (turn() for _ in range(60))]
+        small = FrozenLinear(scale * torch.eye(4, dtype=torch.float64), None)
+        model = nn.Sequential(Flatten(), small, *turns, head().double())
+        return float((hf.certify(model, IMAGES[:1].double()).rounding / scale).item())
+
+    assert term(1e-161) >= 0.1 * term(1e-80)
+
+
+@pytest.mark.parametrize("conv", ["bcop", "bjorck"])
+def test_weights_near_a_singular_matrix_are_refused(conv: str) -> None:
+    layer = hf.BCOP(4, 4, 1) if conv == "bcop" else hf.OrthogonalLinear(4, 4, method="bjorck")
+    parts = [layer, Flatten()] if conv == "bcop" else [Flatten(), layer]
+    model = nn.Sequential(*parts, head())
+    assert hf.certify(model, IMAGES).radius.max() > 0
+    with torch.no_grad():
+        layer.weight.copy_(torch.ones(4, 4))
+    with pytest.raises(NotProvedError, match="condition number"):
+        hf.certify(model, IMAGES)
+
+
+def test_layers_whose_names_would_collide_when_frozen() -> None:
+    inner = nn.Sequential(OrderedDict(b=hf.MaxMin()))
+    model = nn.Sequential(OrderedDict([("f", Flatten()), ("a", inner), ("a_b", turn()), ("head", head())]))
+    with pytest.raises(ArgumentError, match="two layers would be called 'a_b'"):
+        hf.freeze(model, (4, 1, 1))
+
+
+def test_a_polynomial_has_a_degree() -> None:
+    with pytest.raises(ArgumentError, match="coefficients: expected those of a polynomial of degree 1"):
+        FrozenSeries(torch.zeros(2, 2, 3, 3), (1.0,), in_channels=2, out_channels=2, stride=1, bias=None)
+
+
+def test_a_layer_of_ones_own_needs_no_freeze() -> None:
+    class Half(LipschitzModule):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 2
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return 0.5
+
+        def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+            return 0.0, 2.0**-1070
+
+    assert hf.certify(nn.Sequential(Flatten(), Half(), head()), IMAGES).lipschitz == 0.5
