@@ -97,6 +97,10 @@ def test_certified_score_counts_what_is_right_and_certified(
     expected = (right & (found.radius > 0.1)).double().mean()
     assert fitted.certified_score(images, labels, radius=0.1) == pytest.approx(float(expected))
     assert fitted.certified_score(images, labels, 0) >= fitted.certified_score(images, labels)
+    # A column of labels must not be broadcast against the row of predictions.
+    assert fitted.certified_score(images, labels[:, None], 0.1) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        fitted.certified_score(images, labels[:1])
 
 
 def test_uint8_and_floats_are_the_same_images(

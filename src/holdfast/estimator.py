@@ -15,7 +15,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
 from holdfast.certify.exact import exact_network
@@ -184,9 +184,11 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return replace(found, radius=radius, lipschitz=found.lipschitz / scale * (1 + 4 * eps))
 
     def certified_score(self, X: Any, y: Any, radius: float = 36 / 255) -> float:
-        """Share of samples that are classified rightly and certified beyond `radius`."""
+        """Share of samples that are right and certified beyond `radius`, in the units of `certify`."""
+        y = column_or_1d(y)
+        check_consistent_length(X, y)
         found = self.certify(X)
-        right = self.classes_[found.prediction.numpy()] == np.asarray(y)
+        right = self.classes_[found.prediction.numpy()] == y
         return float(np.mean(right & (found.radius.numpy() > radius)))
 
     def __sklearn_tags__(self) -> Tags:

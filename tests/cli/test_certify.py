@@ -11,7 +11,11 @@ from PIL import Image
 import holdfast as hf
 from holdfast.certify.records import read_records
 from holdfast.cli.class_names import CIFAR100, class_names
+from holdfast.cli.network import Source
 from holdfast.data import load, to_float
+from holdfast.errors import CheckpointError
+from holdfast.training.config import TrainConfig
+from holdfast.training.loop import train
 
 from .conftest import Command
 
@@ -49,8 +53,40 @@ def test_json_is_for_scripts(command: Command, run: Path) -> None:
     assert (found["images"], found["precision"]) == (10, "float32")
     assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
     # A part of the images does not replace the records of all of them.
-    assert Path(found["records"]) == run / "certify-first10" / "certificates.jsonl"
+    assert Path(found["records"]) == run / "certify-first10-last-float32" / "certificates.jsonl"
     assert Path(found["report"]).is_file()
+
+
+def test_records_of_a_file_do_not_replace_those_of_a_run(
+    command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parents[1])
+    before = (run / "certificates.jsonl").read_bytes()
+    (run / "best.safetensors").rename(f"{run.name}.safetensors")
+    result = command("certify", f"{run.name}.safetensors", "--data", "digits", "--limit", 3)
+    assert (result.code, result.err.strip()) == (
+        2,
+        f"out: runs/{run.name} is the folder of a run; name another one with --out",
+    )
+    assert (run / "certificates.jsonl").read_bytes() == before
+
+
+def test_a_folder_with_other_files_than_at_training_is_refused(command: Command, tmp_path: Path) -> None:
+    """Its test images would be drawn anew, from images that were trained on."""
+    photos = tmp_path / "photos"
+    numbers = np.random.default_rng(0)
+    for kind in ("ant", "owl"):
+        (photos / kind).mkdir(parents=True)
+        for number in range(10):
+            picture = numbers.integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(picture).save(photos / kind / f"{number}.png")
+    out = tmp_path / "runs/own"
+    train(TrainConfig(data=str(photos), width=2, epochs=1, batch_size=8, threads=1), out)
+    assert command("certify", out).code == 0
+    (photos / "ant" / "new.png").write_bytes((photos / "ant" / "0.png").read_bytes())
+    refused = command("certify", out)
+    assert refused.code == 2
+    assert "holds other files than when own was trained" in refused.err
 
 
 def test_certificates_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
@@ -184,10 +220,14 @@ def test_papers_row_is_found_for_its_network() -> None:
 
 def test_names_of_classes(tmp_path: Path) -> None:
     assert (len(CIFAR100), len(set(CIFAR100)), list(CIFAR100)) == (100, 100, sorted(CIFAR100))
-    for name in ("owl", "ant"):
-        (tmp_path / name).mkdir()
-    assert class_names(str(tmp_path), 2) == ("ant", "owl")
-    assert class_names(str(tmp_path), 3)[2] == "class 2"
+    source = Source(tmp_path / "best.safetensors", "a", tmp_path, "photos")
+    assert class_names(source, 2) == ("class 0", "class 1")
+    (tmp_path / "certificates.jsonl").write_text(json.dumps({"classes": ["ant", "owl"]}) + "\n")
+    assert class_names(source, 2) == ("ant", "owl")
+    assert class_names(source, 3)[2] == "class 2"
+    (tmp_path / "certificates.jsonl").write_text("{")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        class_names(source, 2)
 
 
 @pytest.mark.parametrize(

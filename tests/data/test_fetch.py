@@ -227,6 +227,20 @@ def test_a_hostile_archive_is_refused(
     assert not list(tmp_path.rglob("escaped"))
 
 
+def test_a_full_disk_while_unpacking_keeps_the_download(
+    server: Server, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tarfile.TarFile.extract", full)
+        with pytest.raises(DataError, match=r"No space left on device.*the download is kept"):
+            fetch(server, root)
+    assert fetch(server, root).is_dir()
+    assert server.ranges == [None]
+
+
 @pytest.mark.parametrize("code", [403, 404, 500])
 def test_an_answer_that_is_no_file_is_named(server: Server, root: Path, code: int) -> None:
     server.plan = [str(code)]

@@ -321,6 +321,25 @@ def test_the_gram_error_term_is_needed_and_suffices() -> None:
     assert deficit <= Fraction(spectral.gram_error(4096, 8.0))
 
 
+def test_a_norm_through_its_gram_matrix_needs_that_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 4096
+    column = torch.full((1, rows, 1), 2.0**-27, dtype=torch.float64)
+    column[:, :64] = 1.0
+    exact = Fraction(64) + (rows - 64) * Fraction(1, 2**54)
+    assert Fraction(spectral._norm_through_gram(column, 0.0)) ** 2 >= exact
+    monkeypatch.setattr(spectral, "gram_error", lambda *_: 0.0)
+    assert Fraction(spectral._norm_through_gram(column, 0.0)) ** 2 < exact
+
+
+@pytest.mark.parametrize("name", ["_on_grid", "_by_strips"])
+def test_every_bound_through_a_transform_has_its_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = torch.randn(24, 24, 3, 3, dtype=torch.float64)
+    kernel = kernel - kernel.flip(2, 3).transpose(0, 1)  # skew, as both take it
+    plain = getattr(spectral, name)(kernel, 32, 32)
+    monkeypatch.setattr(spectral, "transform_error", lambda *_: 1000.0)
+    assert getattr(spectral, name)(kernel, 32, 32) > plain + 900
+
+
 @pytest.mark.parametrize(("height", "width"), [(5, 7), (9, 9), (33, 33)])
 def test_the_transform_error_term_is_needed_and_suffices(height: int, width: int) -> None:
     phases = list(spectral._phases(3, 3, height, width, 10**6))

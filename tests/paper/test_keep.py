@@ -1,12 +1,15 @@
 """Runs taken over into results: small, complete, without a word of the machine's folders."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 import torch
 
 from holdfast.certify.records import read_records
+from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.paper.keep import keep_runs, read_certificates
 from holdfast.paper.measure import finished_runs
 from holdfast.paper.results import results
@@ -30,6 +33,28 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
     assert run.environment["command"] == "holdfast train --data digits --out a"
     assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".gz")
     assert "| a | " in results(tmp_path / "results")
+
+
+def test_a_record_is_not_replaced_by_another_run_of_the_same_name(tmp_path: Path) -> None:
+    config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.3, threads=1)
+    for folder, lr in (("one", 0.3), ("two", 0.1)):
+        train(replace(config, lr=lr), tmp_path / folder / "a")
+    keep_runs(tmp_path / "one", tmp_path / "results")
+    keep_runs(tmp_path / "one", tmp_path / "results")
+    with pytest.raises(ArgumentError, match=r"results: .*a keeps another run than .*lr: 0.3 -> 0.1"):
+        keep_runs(tmp_path / "two", tmp_path / "results")
+
+
+def test_measured_certificates_are_not_kept_as_proved_ones(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    train(TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.3, threads=1), run)
+    header, *rows = (run / "certificates.jsonl").read_text().splitlines()
+    measured = json.dumps(json.loads(header) | {"precision": "float32"})
+    (run / "certificates.jsonl").write_text("\n".join([measured, *rows]))
+    with pytest.raises(
+        CheckpointError, match=r"expected the proved certificates of best.safetensors, got .*float32"
+    ):
+        keep_runs(tmp_path / "runs", tmp_path / "results")
 
 
 def test_kept_certificates_give_the_accuracies_of_the_summary(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_time_in_which_a_run_stood_still_is_not_its_cost(write_run: WriteRun) ->
     assert " | 5.0 | 0.50 | 125 | 3.98884 | " in results(run.parent)  # 5 epochs of 360 s; 1755 * 128 / 1800
 
 
+def test_a_short_rest_after_the_last_evaluation_is_not_its_pace(write_run: WriteRun) -> None:
+    run = write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0))
+    with (run / "metrics.jsonl").open("w") as file:
+        for epoch, seconds in ((2.5, 900.0), (5.0, 1800.0), (5.005, 1830.0)):
+            file.write(json.dumps({"kind": "epoch", "epoch": epoch, "elapsed": seconds}) + "\n")
+    assert " | 5.0 | 0.50 | 125 | 3.98884 | " in results(run.parent)
+
+
 def test_without_epochs_the_clock_of_the_run_counts(folder: Path) -> None:
     assert results(folder).count(" | 5.0 | 1.50 | 42 | 3.98884 | ") == 4
 

@@ -86,6 +86,8 @@ def test_debug_shows_the_error_itself_wherever_the_flag_stands(command, tmp_path
         (KeyboardInterrupt(), 130, "interrupted"),
         (BrokenCertificateError("image 3 is broken"), 1, "image 3 is broken"),
         (ArgumentError("lr: [not markup]"), 2, "lr: [not markup]"),
+        (OSError(28, "No space left on device"), 2, "No space left on device"),
+        (OSError(13, "Permission denied", "a/file"), 2, "a/file: Permission denied"),
     ],
 )
 def test_exit_codes(command, monkeypatch, error, code, message):
@@ -105,6 +107,11 @@ def test_given_options_win_over_the_file_and_the_file_over_the_defaults(tmp_path
     assert options == TrainConfig(data="digits", lr=0.4, epochs=7)
     assert collect_options({}, out=tmp_path, config=None, resume=True).epochs == 7
     assert collect_options({}, out=tmp_path, config=None, resume=False) == TrainConfig()
+    (tmp_path / "config.toml").write_text("minutes = 30\n")
+    timed = collect_options(
+        {"epochs": 5}, out=tmp_path / "new", config=tmp_path / "config.toml", resume=False
+    )
+    assert (timed.epochs, timed.minutes) == (5, None)
 
 
 @pytest.mark.parametrize(

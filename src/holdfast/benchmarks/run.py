@@ -12,6 +12,7 @@ import torch
 
 from holdfast.benchmarks import peers, work
 from holdfast.benchmarks.timing import Contender, Timing, measure, peak_gflops, peak_memory
+from holdfast.files import write_atomically
 from holdfast.machine import cpu_model
 
 
@@ -179,7 +180,7 @@ def save(
         "lines": [asdict(line) for line in table],
         "scaling": curves,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
     return path
 
 

@@ -117,7 +117,7 @@ def write_records(
     """
     header = {
         "format": FORMAT,
-        "weights": os.path.relpath(weights.resolve(), folder.resolve()),
+        "weights": _relative(weights.resolve(), folder.resolve()),
         "weights_sha256": fingerprint(model),
         "model": vars(model.config),
         "data": images.name,
@@ -185,6 +185,13 @@ def read_records(folder: Path) -> Records:
         raise CheckpointError(
             f"{path} is damaged ({error}); run `holdfast certify {folder}` again"
         ) from error
+
+
+def _relative(path: Path, folder: Path) -> str:
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # another drive
+        return str(path)
 
 
 def _finite(value: float) -> float | None:

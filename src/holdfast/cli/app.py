@@ -126,8 +126,9 @@ def _judge(error: Exception) -> tuple[str, int]:
         return _usage(error), BAD_INPUT
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror or error}", BAD_INPUT
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror or error}", BAD_INPUT
     first = str(error).partition("\n")[0]
     return (
         f"holdfast failed ({type(error).__name__}: {first}); this is a fault of its own, please report "

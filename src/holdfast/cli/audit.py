@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress as Bar
 
-from holdfast.cli.console import print_json, print_table, say
+from holdfast.cli.console import make_folder, print_json, print_table, say
 from holdfast.cli.network import find_network, pick_device, test_images
 from holdfast.cli.options import Data, Weights, Zoo
 from holdfast.errors import BrokenCertificateError
@@ -84,6 +84,7 @@ def audit(
     network = load(source.file).to(pick_device(device))
     images = to_float(test_images(source, data, network).images[:count])
     where = out or source.run or Path("audits") / source.name
+    make_folder(where)
     try:
         with _progress(quiet=as_json) as progress:
             report = attack(

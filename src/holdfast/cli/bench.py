@@ -70,7 +70,6 @@ def bench(
         if not line.timings:
             table.add_row(line.title, line.note, "", "", "", f"{line.ratio:.2f}", line.reach)
         table.add_section()
-        save(out, done, peak, None)
     curves = None
     if not quick:
         with console.status("time per image against depth and batch"):

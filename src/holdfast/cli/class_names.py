@@ -1,7 +1,12 @@
 """Names of the classes of a network, without reading its images: they may not be on this machine."""
 
+import json
 from pathlib import Path
 
+from holdfast.cli.network import Source
+from holdfast.errors import CheckpointError
+
+FILE = "certificates.jsonl"
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = (
     "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
@@ -19,25 +24,28 @@ CIFAR100 = (
 KNOWN = {"cifar10": CIFAR10, "cifar100": CIFAR100, "digits": tuple("0123456789")}
 
 
-def class_names(data: str | None, count: int) -> tuple[str, ...]:
-    """One name per class: of a known dataset, of the folders of one's own images, or else "class 0", ...
+def class_names(source: Source, count: int) -> tuple[str, ...]:
+    """One name per class: as the run's records have them, of a known dataset, or else "class 0", ...
 
     Args:
-        data: what the network was trained on, if known.
+        source: the network.
         count: how many classes it tells apart.
 
-    >>> class_names("cifar10", 10)[3], class_names(None, 2)
-    ('cat', ('class 0', 'class 1'))
+    >>> class_names(Source(Path("a.safetensors"), "a", None, "cifar10"), 10)[3]
+    'cat'
+    >>> class_names(Source(Path("a.safetensors"), "a", None, None), 2)
+    ('class 0', 'class 1')
     """
-    names = KNOWN.get(data or "", ()) or _folders(data)
+    names = KNOWN.get(source.data or "", ()) or _recorded(source.run)
     return names if len(names) == count else tuple(f"class {number}" for number in range(count))
 
 
-def _folders(data: str | None) -> tuple[str, ...]:
-    """Class folders as `holdfast.data` sorts them; none if the folder has gone."""
-    root = Path(data).expanduser() if data else None
-    if root is None or not root.is_dir():
+def _recorded(run: Path | None) -> tuple[str, ...]:
+    """The classes that training wrote down: the folders of images may have changed since."""
+    if run is None or not (run / FILE).is_file():
         return ()
-    if (root / "train").is_dir() and (root / "test").is_dir():
-        root = root / "train"
-    return tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
+    with (run / FILE).open(encoding="utf-8") as file:
+        try:
+            return tuple(map(str, json.loads(file.readline())["classes"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{run / FILE} is damaged ({error})") from error

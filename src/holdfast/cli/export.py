@@ -37,7 +37,7 @@ def export(
     from holdfast.models.storage import load
 
     network = load(source.file)
-    written = export_onnx(network, onnx, classes=class_names(source.data, network.config.num_classes))
+    written = export_onnx(network, onnx, classes=class_names(source, network.config.num_classes))
     if as_json:
         print_json(
             {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ArgumentError, CheckpointError, choose
+from holdfast.errors import ArgumentError, CheckpointError, DataError, choose
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +88,7 @@ def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dat
         )
     size = None if name in FIXED_SIZE else network.config.image_size
     images = load(name, split="test", image_size=size)
+    _refuse_other_draw(source, name, images)
     if images.image_shape != network.config.input_shape:
         raise ArgumentError(
             f"data: {name} has images of shape {images.image_shape}, but {source.name} takes "
@@ -99,6 +100,23 @@ def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dat
             f"{network.config.num_classes} apart; name the images it was made for"
         )
     return images
+
+
+def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
+    """The test images of a plain folder are drawn from its files: from other files, trained ones would be."""
+    from holdfast.certify.records import FILE, read_records
+
+    folder = Path(name).expanduser()
+    if name != source.data or source.run is None or not folder.is_dir() or (folder / "test").is_dir():
+        return
+    if not (source.run / FILE).is_file():
+        return
+    written = read_records(source.run)
+    if written.data == images.name and written.data_hash != images.fingerprint:
+        raise DataError(
+            f"data: {name} holds other files than when {source.name} was trained, so that some of its "
+            "training images would be tested; put the files back, or make train and test subfolders"
+        )
 
 
 def pick_device(name: str) -> "torch.device":

@@ -43,7 +43,7 @@ def certify_pictures(
     pictures = [read_picture(file, network, resize=resize) for file in files]
     pixels = torch.stack([picture for picture, _ in pictures])
     found = certify(network, to_float(pixels), precision=precision)
-    classes = class_names(source.data, network.config.num_classes)
+    classes = class_names(source, network.config.num_classes)
     rows: list[dict[str, Any]] = []
     for place, file in enumerate(files):
         radius, rival = float(found.radius[place]), int(found.runner_up[place])

@@ -89,6 +89,8 @@ def reproduce(
     cluster: Annotated[str, _machine("--cluster", "Run rows on Ray: ray, or ray://host:port.")] = "",
 ) -> None:
     """Reproduce a table or figure of the paper. The default budget is the paper's."""
+    if dry_run and (name in FIGURE_NAMES or name == "results"):
+        raise ArgumentError(f"dry-run: {name} trains nothing; leave --dry-run out")
     if name == "list":
         _list()
     elif name in FIGURE_NAMES:
@@ -171,8 +173,11 @@ def _results(runs: Path, results: Path) -> None:
     from holdfast.paper.keep import keep_runs
     from holdfast.paper.results import write_results
 
-    for kept in keep_runs(runs, results):
-        typer.echo(f"kept {kept}")
+    kept = keep_runs(runs, results)
+    for folder in kept:
+        typer.echo(f"kept {folder}")
+    if not kept:
+        typer.echo(f"no finished run in {runs}")
     _say_written([write_results(results), *_draw_curves(results)])
 
 

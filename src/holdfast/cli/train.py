@@ -135,4 +135,6 @@ def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, re
     if config is None and resume and stored.exists():
         config = stored
     base = {} if config is None else TrainConfig.read(config).to_dict()
+    if "epochs" in given and "minutes" not in given and not resume:
+        base.pop("minutes", None)
     return TrainConfig.from_dict(base | given)

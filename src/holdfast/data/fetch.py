@@ -1,5 +1,6 @@
 """Fetch a public archive over a network that may break, and trust it only by its hash."""
 
+import gzip
 import hashlib
 import http
 import http.client
@@ -65,7 +66,9 @@ def download(
         raise DataError(f"{part}: cannot be written: {error.strerror or error}") from error
     try:
         unpack(part, archive.folder, archive.files, home)
-    except DataError:
+    except DataError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, gzip.BadGzipFile):
+            raise DataError(f"{error}; the download is kept, so the same command goes on from it") from error
         part.unlink()
         raise
     part.unlink()

@@ -58,8 +58,8 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
         few = next((name for name, images in by_class.items() if len(images) < 2), None)
         if few is not None:
             raise DataError(
-                f"{root / few}: expected at least 2 images, one to train and one to test, got 1; add images, "
-                "or make train and test subfolders"
+                f"{root / few}: expected at least 2 images, one to train and one to test, got 1; add images "
+                "(to train it takes 3, for one is held out), or make train and test subfolders"
             )
         files, labels = _flat(by_class)
         count = max(len(files) // TEST_SHARE, len(by_class))
@@ -70,7 +70,8 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
 
 
 def _visible(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _LITTER)
+    seen = (p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _LITTER)
+    return sorted(seen, key=lambda p: p.name)  # paths alone sort differently on Windows
 
 
 def _image_files(root: Path) -> dict[str, list[Path]]:

@@ -57,7 +57,7 @@ def export_onnx(
 
     What is written is the float64 network that `certify` speaks of, in the form that `freeze` finds fastest
     and rounded to float32. Before that, onnx checks the file and onnxruntime runs it on 64 images (noise,
-    half of it black and white); ten times the largest difference to float64 makes the rounding term that the
+    half of it black and white); 40 times the largest difference to float64 makes the rounding term that the
     file carries, as in ``certify(precision="float32")``.
 
     Guarantee: the stored bound and distances are proved for the network in float64. Certificates from the

@@ -48,11 +48,13 @@ class SOC(OrthogonalConv2d):
       Evaluation has a higher degree than training, and turns by the same angles.
     - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
       times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp;
-      in training a lower degree is used whose error is no larger than that of the paper's five Taylor terms.
+      in training a lower degree is used whose error for k > 1 is no larger than that of the paper's five
+      Taylor terms.
 
     Guarantee:
-        1-Lipschitz in evaluation and under zero padding, proved by `lipschitz_bound` of the weights at hand:
-        every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for.
+        `lipschitz_bound` is proved, in evaluation and under zero padding, for the weights at hand. It is 1,
+        because every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for, or above
+        1 by some 1e-5, where the norm of A can be proved only beyond that interval.
 
     Args:
         in_channels: channels of the input.

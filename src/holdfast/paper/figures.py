@@ -1,5 +1,6 @@
 """Figures 1 and 2 of the paper, drawn from the activations: evaluated, differentiated, coloured."""
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from holdfast.errors import choose
+from holdfast.files import write_atomically
 from holdfast.nn.activations import Householder, HouseholderOrder
 
 Plane = Callable[[Tensor], Tensor]
@@ -165,7 +167,9 @@ def write_figure(name: str, folder: Path) -> tuple[Path, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{name}.{ending}" for ending in ("png", "svg", "pdf"))
     for path in paths:
-        figure.savefig(path, dpi=160)
+        content = io.BytesIO()
+        figure.savefig(content, format=path.suffix[1:], dpi=160)
+        write_atomically(path, content.getvalue())
     return paths
 
 

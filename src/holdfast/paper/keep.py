@@ -15,10 +15,11 @@ import torch
 
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import FILE, read_records
-from holdfast.errors import CheckpointError
+from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.files import write_atomically
 from holdfast.paper.measure import AUDIT, REVISED, finished_runs
 from holdfast.paper.times import TIMES
+from holdfast.training.config import TrainConfig
 from holdfast.training.metrics import ENVIRONMENT, METRICS
 from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY
@@ -61,6 +62,13 @@ def read_certificates(kept: Path) -> Outcomes:
 
 
 def _keep(source: Path, destination: Path) -> Path:
+    if (destination / CONFIG).exists():
+        changes = TrainConfig.read(destination / CONFIG).changes(TrainConfig.read(source / CONFIG))
+        if changes:
+            raise ArgumentError(
+                f"results: {destination} keeps another run than {source} ({'; '.join(changes)}); rename "
+                "one of the two folders"
+            )
     destination.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, METRICS, REVISED, AUDIT):
         if (source / name).exists():
@@ -78,14 +86,23 @@ def _portable(content: dict[str, Any]) -> dict[str, Any]:
     changed = dict(content)
     if "out" in content:
         changed["out"] = Path(content["out"]).name
-    if "command" in content:
-        words = shlex.split(content["command"])
-        changed["command"] = shlex.join(Path(word).name if word.startswith("/") else word for word in words)
+    for name in ("command", "resumed_by"):
+        if name in content:
+            words = shlex.split(content[name])
+            changed[name] = shlex.join(Path(word).name if word.startswith("/") else word for word in words)
     return changed
 
 
 def _compact(folder: Path) -> bytes:
-    outcomes = read_records(folder).outcomes
+    from holdfast.training.loop import BEST
+
+    records = read_records(folder)
+    outcomes = records.outcomes
+    if records.precision != "float64" or records.weights_file.name != BEST:
+        raise CheckpointError(
+            f"{folder / FILE}: expected the proved certificates of {BEST}, got those of "
+            f"{records.weights_file.name} in {records.precision}; run `holdfast certify {folder}` again"
+        )
     if outcomes.index.tolist() != list(range(len(outcomes))):
         raise CheckpointError(f"{folder / FILE}: expected the first images of the test set in their order")
     text = io.StringIO(newline="")

@@ -65,7 +65,10 @@ class Run:
         """
         records = [record for record in read_metrics(self.folder) if record["kind"] == "epoch"]
         marks = [(0.0, 0.0), *((record["epoch"], record["elapsed"]) for record in records)]
-        paces = [(after - before) / (end - start) for (start, before), (end, after) in pairwise(marks)]
+        parts = [(end - start, after - before) for (start, before), (end, after) in pairwise(marks)]
+        longest = max((epochs for epochs, _ in parts), default=0.0)
+        # A run may end soon after an evaluation; the rest is then an evaluation above all.
+        paces = [seconds / epochs for epochs, seconds in parts if epochs > longest / 2]
         seconds = self.summary.epochs * statistics.median(paces) if paces else self.summary.elapsed
         return seconds / 3600
 

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from holdfast.errors import ArgumentError
+from holdfast.files import write_atomically
 
 Line = tuple[str, ...]
 
@@ -189,7 +190,7 @@ def write(sheet: Sheet, folder: Path) -> tuple[Path, ...]:
     paths = []
     for ending, make in texts.items():
         path = folder / f"{sheet.name}.{ending}"
-        path.write_text(make(sheet), encoding="utf-8")
+        write_atomically(path, make(sheet).encode())
         paths.append(path)
     return tuple(paths)
 

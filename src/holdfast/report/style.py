@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from holdfast.files import write_atomically
+
 # The palette of Okabe and Ito, told apart under every common colour blindness.
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9",
@@ -87,8 +89,10 @@ def drawing() -> Iterator[None]:
 
 def write_png(figure: Figure, path: Path) -> None:
     """Write a figure for slides and papers, on a white ground."""
+    content = io.BytesIO()
     with drawing():
-        figure.savefig(path, dpi=200, metadata={"Software": None})
+        figure.savefig(content, format="png", dpi=200, metadata={"Software": None})
+    write_atomically(path, content.getvalue())
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:

@@ -74,7 +74,7 @@ def write_checkpoint(
     if broken:
         raise TrainingError(
             f"step {position.step}: {broken[0]} is no longer finite{last_good(folder)}; "
-            "try a smaller lr, a longer warmup or precision fp32"
+            "try a smaller lr, a schedule with a warmup or precision fp32"
         )
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     generators, states = _generator_states()

@@ -26,7 +26,7 @@ from holdfast.training.devices import make_fabric, on_rank_zero, process_group, 
 from holdfast.training.evaluation import SELECTION_RADIUS, held_out_accuracy, proved_accuracy
 from holdfast.training.interruption import Interrupted, Interruption
 from holdfast.training.losses import CertificateLoss
-from holdfast.training.metrics import MetricsLog
+from holdfast.training.metrics import MetricsLog, import_tensorboard
 from holdfast.training.optimizer import make_optimizer
 from holdfast.training.parts import Split, augmentation, build_model, load_split, seed_everything
 from holdfast.training.progress import Progress, Silent
@@ -103,6 +103,8 @@ class Trainer:
         self.config, self.out, self.fabric = config, out, fabric
         self.progress, self.interruption = progress, interruption
         self.interval = Interval.parse(config.checkpoint_every)
+        if config.tensorboard:
+            import_tensorboard()  # or fail before there is a folder
         seed_everything(config.seed)
         split = load_split(config) if split is None else split
         self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
@@ -205,7 +207,8 @@ class Trainer:
         if not math.isfinite(loss_sum):
             raise TrainingError(
                 f"step {step}: the loss is {loss_sum / steps}{last_good(self.out)}; try a smaller lr (it is "
-                f"{self.config.lr:g}), a longer warmup or precision fp32 (it is {self.config.precision})"
+                f"{self.config.lr:g}), a schedule with a warmup or precision fp32 (it is "
+                f"{self.config.precision})"
             )
         past, count = self.position.losses
         elapsed = self.elapsed_before + time.monotonic() - self.started

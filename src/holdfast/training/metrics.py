@@ -77,13 +77,22 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def open_tensorboard(folder: Path) -> ScalarWriter:
     """TensorBoard's writer, from the extra `log`."""
+    return import_tensorboard()(str(folder))  # type: ignore[no-any-return,unused-ignore]
+
+
+def import_tensorboard() -> Any:
+    """The class of TensorBoard's writer.
+
+    Raises:
+        ArgumentError: TensorBoard is not installed.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ArgumentError(
             "tensorboard: the package tensorboard is not installed; run pip install tensorboard"
         ) from error
-    return SummaryWriter(str(folder))  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+    return SummaryWriter
 
 
 def environment(resumed_from_step: int | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from holdfast.data.augment import Augmentation, CropFlip
 from holdfast.data.dataset import Dataset
 from holdfast.data.sources import load
 from holdfast.data.split import hold_out
+from holdfast.errors import ArgumentError
 from holdfast.models.lipconvnet import LipConvnet, lipconvnet
 from holdfast.training.config import TrainConfig
 
@@ -26,7 +27,10 @@ class Split:
 def load_split(config: TrainConfig) -> Split:
     """Read the training images and hold some out for selection; the test set stays unread."""
     dataset = load(config.data, split="train", image_size=config.image_size)
-    parts = hold_out(dataset, config.held_out, config.seed)
+    try:
+        parts = hold_out(dataset, config.held_out, config.seed)
+    except ArgumentError as error:
+        raise ArgumentError(f"held_out: {config.data} cannot be split ({error})") from error
     return Split(
         images=dataset.subset(parts.train),
         held_out=dataset.subset(parts.validation),
@@ -43,7 +47,12 @@ def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
 
 def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:
     """The network of `config` for images of this shape and these classes."""
-    channels, size, _ = images.image_shape
+    channels, size, width = images.image_shape
+    if width != size:
+        raise ArgumentError(
+            f"data: {config.data} has pictures of {width}x{size} pixels, but the network takes square ones; "
+            "give an image_size, to which all are cut and resized"
+        )
     return lipconvnet(
         depth=config.depth,
         conv=config.conv,

@@ -42,7 +42,12 @@ def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) 
     except OSError as error:
         raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
     step = None if checkpoint is None else checkpoint.position.step
-    write_atomically(out / ENVIRONMENT, (json.dumps(environment(step), indent=2) + "\n").encode())
+    described = environment(step)
+    if step is not None and (out / ENVIRONMENT).exists():
+        # The command that made the run stays; the one that went on with it stands beside it.
+        first = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))
+        described |= {"command": first["command"], "resumed_by": described["command"]}
+    write_atomically(out / ENVIRONMENT, (json.dumps(described, indent=2) + "\n").encode())
     write_atomically(out / CONFIG, config.to_toml().encode())
 
 
