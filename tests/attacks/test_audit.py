@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import nn
 
 import holdfast as hf
-from holdfast.attacks.audit import ATTACKS, ITSELF, attack_claims, audit
+from holdfast.attacks.audit import ATTACKS, ITSELF, InterruptedAudit, attack_claims, audit
 from holdfast.attacks.classifier import any_classifier, certified_classifier
 from holdfast.attacks.distance import is_within
 from holdfast.attacks.settings import AttackSettings
@@ -294,3 +294,24 @@ def test_bad_targets() -> None:
         audit(nn.Sequential(nn.BatchNorm2d(1), *linear_network()), torch.rand(2, *SHAPE), attacks=["pgd"])
     with pytest.raises(ArgumentError, match=r"module: expected a torch\.nn\.Module, got function"):
         any_classifier(audit)  # type: ignore[arg-type]
+
+
+def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
+    def stop(done: int, total: int, attack: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    images = torch.rand(6, *SHAPE)
+    with pytest.raises(InterruptedAudit, match="interrupted after 4 images"):
+        audit(
+            linear_network(),
+            images,
+            attacks=["noise"],
+            settings=QUICK,
+            batch_size=2,
+            out=tmp_path,
+            progress=stop,
+        )
+    summary = json.loads((tmp_path / "audit.json").read_text())
+    assert (summary["images"], summary["broken"]) == (4, 0)
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) >= 4

@@ -166,7 +166,21 @@ def test_interrupted_run_is_saved_and_goes_on_to_the_same_bits(whole, tmp_path, 
     timeless = ("kind", "step", "epoch", "lr", "held_out", "best", "loss")
     mine, theirs = ([{k: r.get(k) for k in timeless} for r in read_metrics(path)] for path in (whole[0], out))
     assert mine == theirs
-    assert json.loads((out / "environment.json").read_text())["resumed_from_step"] == step
+    environment = json.loads((out / "environment.json").read_text())
+    assert environment["resumed_from_step"] == step
+    assert environment["resumed_by"] == environment["command"]  # one process did both
+
+
+def test_the_command_that_made_a_run_outlives_its_resumption(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr("sys.argv", ["holdfast", "train", "--data", "digits", "--out", "run"])
+    with pytest.raises(Interrupted):
+        train(QUICK, out, progress=StopAt(3))
+    monkeypatch.setattr("sys.argv", ["holdfast", "train", "--out", "run", "--resume"])
+    train(QUICK, out, resume=True)
+    environment = json.loads((out / "environment.json").read_text())
+    assert environment["command"] == "holdfast train --data digits --out run"
+    assert environment["resumed_by"] == "holdfast train --out run --resume"
 
 
 def test_interruption_leaves_the_signal_handlers_as_they_were(tmp_path):

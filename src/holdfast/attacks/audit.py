@@ -60,6 +60,14 @@ ATTACKS = {
 ITSELF = "image itself"
 
 
+class InterruptedAudit(KeyboardInterrupt):
+    """Ctrl-C during an audit; `report` has the images that were done."""
+
+    def __init__(self, report: AuditReport) -> None:
+        super().__init__(f"interrupted after {len(report.records)} images")
+        self.report = report
+
+
 def audit(
     model: nn.Module,
     images: Tensor,
@@ -82,13 +90,15 @@ def audit(
         attacks: names from `ATTACKS`; those of foolbox need the extra `audit`.
         settings: how hard to try.
         batch_size: images that are attacked at once.
-        out: folder for audit.jsonl, audit.json and counter-examples; written also if a certificate breaks.
+        out: folder for audit.jsonl, audit.json and counter-examples; written also if a certificate breaks,
+            and after Ctrl-C for the images that were done.
         progress: told where the audit is.
 
     Raises:
         ArgumentError: bad images, unknown attacks, claims about other images, or foolbox is missing.
         NotProvedError: as `certify`.
         BrokenCertificateError: an adversarial point within a certified radius.
+        InterruptedAudit: Ctrl-C, after the first batch.
 
     >>> import holdfast as hf
     >>> from holdfast.nn import ConstantHead, Flatten
@@ -102,18 +112,23 @@ def audit(
     _check(attacks, batch_size)
     claims = certify(model, images, precision=precision) if certificates is None else certificates
     classifier = certified_classifier(model, tuple(images.shape[1:]), precision)
-    report = attack_claims(
-        classifier,
-        images,
-        claims.prediction,
-        claims.radius,
-        runner_up=getattr(claims, "runner_up", None),
-        attacks=attacks,
-        settings=settings,
-        batch_size=batch_size,
-        about={"precision": precision, "weights_sha256": fingerprint(unwrap(model))},
-        progress=progress,
-    )
+    try:
+        report = attack_claims(
+            classifier,
+            images,
+            claims.prediction,
+            claims.radius,
+            runner_up=getattr(claims, "runner_up", None),
+            attacks=attacks,
+            settings=settings,
+            batch_size=batch_size,
+            about={"precision": precision, "weights_sha256": fingerprint(unwrap(model))},
+            progress=progress,
+        )
+    except InterruptedAudit as interruption:
+        if out is not None:
+            interruption.report.write(out)
+        raise
     if out is not None:
         report.write(out)
     report.check()
@@ -155,22 +170,33 @@ def attack_claims(
     records: list[AuditRecord] = []
     examples: list[CounterExample] = []
     done = tried = inside = 0
+
+    def report() -> AuditReport:
+        described = {**(about or {}), "attacks": list(attacks), "settings": asdict(settings), **_machine()}
+        spent = time.perf_counter() - start_time
+        return AuditReport(tuple(records), tuple(examples), described, tried, inside, spent)
+
     for start in range(0, len(images), batch_size):
         span = slice(start, start + batch_size)
         hints = None if runner_up is None else runner_up[span]
         balls = _balls(classifier, images[span], prediction[span], radius[span], scale[span], hints, settings)
         nearest = Nearest(balls)
         nearest.offer(torch.zeros_like(balls.images), ITSELF)
-        for name in attacks:
-            if progress is not None:
-                progress(done, total, name)
-            for z in ATTACKS[name].run(balls, settings, _generator(settings.seed, name, start)):
-                if ATTACKS[name].along_rays:
-                    nearest.search(z, name)
-                else:
-                    nearest.offer(z, name)
-            done += 1
-        nearest.polish()
+        try:
+            for name in attacks:
+                if progress is not None:
+                    progress(done, total, name)
+                for z in ATTACKS[name].run(balls, settings, _generator(settings.seed, name, start)):
+                    if ATTACKS[name].along_rays:
+                        nearest.search(z, name)
+                    else:
+                        nearest.offer(z, name)
+                done += 1
+            nearest.polish()
+        except KeyboardInterrupt as interruption:
+            if not records:
+                raise
+            raise InterruptedAudit(report()) from interruption
         for row in range(len(balls)):
             record = _judge(nearest, row, start + row)
             records.append(record)
@@ -179,10 +205,7 @@ def attack_claims(
         tried, inside = tried + nearest.tried, inside + nearest.inside
     if progress is not None:
         progress(total, total, "")
-    described = {**(about or {}), "attacks": list(attacks), "settings": asdict(settings), **_machine()}
-    return AuditReport(
-        tuple(records), tuple(examples), described, tried, inside, time.perf_counter() - start_time
-    )
+    return report()
 
 
 def _balls(
