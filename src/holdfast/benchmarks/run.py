@@ -169,11 +169,10 @@ def machine() -> dict[str, object]:
 
 
 def save(
-    folder: Path, table: list[Line], peak: dict[str, float], curves: dict[str, dict[str, float]] | None
+    path: Path, table: list[Line], peak: dict[str, float], curves: dict[str, dict[str, float]] | None
 ) -> Path:
-    """Write speed.json: the machine, its peak rates, every line with its timings, and the scaling curves."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "speed.json"
+    """Write a record: the machine, its peak rates, every line with its timings, and the scaling curves."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "machine": machine(),
         "peak_gflops": peak,

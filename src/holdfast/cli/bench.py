@@ -15,7 +15,7 @@ Examples:
 
   holdfast bench                              # the whole table, into benchmarks/results
 
-  holdfast bench --quick                      # LipConvnet-5 alone, two repetitions, no curves
+  holdfast bench --quick                      # LipConvnet-5 alone, twice, no curves: speed-quick.json
 
   holdfast bench --threads 4 --out speed/     # elsewhere, with four threads
 """
@@ -26,7 +26,9 @@ def bench(
         "benchmarks/results"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="LipConvnet-5 alone, few repetitions.")] = False,
-    repetitions: Annotated[int, typer.Option(min=1, help="How often each contender runs.")] = 5,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, help="How often each contender runs; else 5, or 2 with --quick.")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads for torch; all cores by default.")
     ] = None,
@@ -49,7 +51,8 @@ def bench(
     console.print(f"peak: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
     table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "reach")
     done: list[Line] = []
-    for title, run in lines(2 if quick else repetitions, (5,) if quick else (5, 20)):
+    repetitions = repetitions or (2 if quick else 5)
+    for title, run in lines(repetitions, (5,) if quick else (5, 20)):
         if quick and "LipConvnet-20" in title:
             continue
         with console.status(title):
@@ -74,6 +77,7 @@ def bench(
     if not quick:
         with console.status("time per image against depth and batch"):
             curves = scaling(3)
-    path = save(out, done, peak, curves)
+    # A quick look never replaces the record of the whole table.
+    path = save(out / ("speed-quick.json" if quick else "speed.json"), done, peak, curves)
     console.print(table)
     console.print(f"written: {path}, {plot(path)}")

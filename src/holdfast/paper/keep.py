@@ -69,6 +69,13 @@ def _keep(source: Path, destination: Path) -> Path:
                 f"results: {destination} keeps another run than {source} ({'; '.join(changes)}); rename "
                 "one of the two folders"
             )
+    if (source / AUDIT).exists() and (source / FILE).exists():
+        attacked = json.loads((source / AUDIT).read_text(encoding="utf-8"))["weights_sha256"]
+        if attacked != read_records(source).weights_hash:
+            raise CheckpointError(
+                f"{source / AUDIT}: audits other weights than those of {source / FILE}; run `holdfast audit "
+                f"{source}` again"
+            )
     destination.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG, METRICS, REVISED, AUDIT):
         if (source / name).exists():

@@ -120,7 +120,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
             "alone has 1/0.2507 = 3.98883.",
             "Hours: of training and held-out evaluation, all epochs at the pace of the median one (to stand "
             "still for a while is no cost); images/s: over these hours.",
-            "Audit: how many certificates the whole set of attacks broke, of those it was tried on.",
+            "Audit: how many certificates the attacks broke, of those they were tried on.",
         ),
         labels=1,
     )
