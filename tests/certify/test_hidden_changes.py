@@ -83,6 +83,11 @@ class Louder2(hf.OrthogonalLinear):
         return 10 * super().lipschitz_bound(input_shape)
 
 
+class Louder3(hf.SOC):
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().transform(x)
+
+
 def hooked(register: str, place: Callable[[nn.Sequential], nn.Module]) -> nn.Sequential:
     model = nn.Sequential(
         Flatten(), nn.Sequential(hf.OrthogonalLinear(4, 4), hf.MaxMin()), hf.OrthogonalHead(4, 4)
@@ -119,6 +124,10 @@ def own_forward() -> nn.Sequential:
         (
             lambda: nn.Sequential(Flatten(), Louder2(4, 4), head()),
             "1: Louder2 has a forward .* inherits freeze",
+        ),
+        (
+            lambda: nn.Sequential(Louder3(4, 4, 1), Flatten(), head()),
+            "0: Louder3 .* inherits lipschitz_bound",
         ),
         (lambda: hooked("register_forward_hook", lambda m: m[1][1]), r"1\.1: MaxMin has a forward hook"),
         (

@@ -51,7 +51,7 @@ def replaces_forward_without(layer: LipschitzModule, statement: str) -> bool:
     for kind in type(layer).__mro__:
         if statement in vars(kind):
             return False
-        if "forward" in vars(kind):
+        if "forward" in vars(kind) or "transform" in vars(kind):
             return not kind.__module__.startswith("holdfast.")
     return False
 
