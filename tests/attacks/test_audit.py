@@ -312,6 +312,7 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
             out=tmp_path,
             progress=stop,
         )
-    summary = json.loads((tmp_path / "audit.json").read_text())
-    assert (summary["images"], summary["broken"]) == (4, 0)
-    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) >= 4
+    assert [path.name for path in tmp_path.iterdir()] == ["interrupted"]  # no audit.json that looks whole
+    summary = json.loads((tmp_path / "interrupted" / "audit.json").read_text())
+    assert (summary["images"], summary["broken"], summary["interrupted"]) == (4, 0, True)
+    assert len((tmp_path / "interrupted" / "audit.jsonl").read_text().splitlines()) >= 4

@@ -88,6 +88,28 @@ class Louder3(hf.SOC):
         return 10 * super().transform(x)
 
 
+class Louder4(hf.MaxMin):
+    def activate(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().activate(x)
+
+
+class Cubed(ConstantHead):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return super().logits(x) ** 3
+
+
+class Wide(ConstantHead):
+    """States everything but how far its rows are apart."""
+
+    freeze = LipschitzModule.freeze
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().logits(x)
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 2.0
+
+
 def hooked(register: str, place: Callable[[nn.Sequential], nn.Module]) -> nn.Sequential:
     model = nn.Sequential(
         Flatten(), nn.Sequential(hf.OrthogonalLinear(4, 4), hf.MaxMin()), hf.OrthogonalHead(4, 4)
@@ -129,6 +151,12 @@ def own_forward() -> nn.Sequential:
             lambda: nn.Sequential(Louder3(4, 4, 1), Flatten(), head()),
             "0: Louder3 .* inherits lipschitz_bound",
         ),
+        (lambda: nn.Sequential(Flatten(), Louder4(), head()), "1: Louder4 .* inherits lipschitz_bound"),
+        (lambda: nn.Sequential(Flatten(), Cubed(torch.eye(4), None)), "1: Cubed .* inherits lipschitz_bound"),
+        (
+            lambda: nn.Sequential(Flatten(), Wide(torch.eye(4), None)),
+            "1: Wide .* inherits pair_distance_bounds",
+        ),
         (lambda: hooked("register_forward_hook", lambda m: m[1][1]), r"1\.1: MaxMin has a forward hook"),
         (
             lambda: hooked("register_forward_pre_hook", lambda m: m[1][0]),
@@ -140,7 +168,7 @@ def own_forward() -> nn.Sequential:
             lambda: hooked("register_forward_hook", lambda m: m[2].linear),
             r"2\.linear: OrthogonalLinear has a",
         ),
-        (own_forward, "1: MaxMin has a forward hook, or a forward of its own"),
+        (own_forward, "1: MaxMin was given another forward"),
     ],
 )
 def test_what_no_bound_sees_is_refused(build: Callable[[], nn.Module], message: str) -> None:
@@ -161,6 +189,58 @@ def test_wrappers_of_torch_are_looked_through() -> None:
     model = nn.Sequential(Flatten(), hf.MaxMin(), head())
     wrapped = torch.optim.swa_utils.AveragedModel(model)
     assert torch.equal(hf.certify(wrapped, IMAGES).radius, hf.certify(model, IMAGES).radius)
+    wrapped.register_forward_pre_hook(lambda module, inputs: ((inputs[0] - 0.5).sign(),))
+    with pytest.raises(NotProvedError, match="model: AveragedModel has a forward hook"):
+        hf.certify(wrapped, IMAGES)
+
+
+def test_a_forward_that_is_the_modules_own_is_no_change() -> None:
+    """As lightning-fabric leaves it behind after a step."""
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    plain = hf.certify(model, IMAGES).radius
+    model.forward = model.forward  # type: ignore[method-assign]
+    assert torch.equal(hf.certify(model, IMAGES).radius, plain)
+
+
+def test_what_a_layer_of_ones_own_is_made_of_is_its_own_affair() -> None:
+    class Block(LipschitzModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Cosine(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 0.5 * self.inner(x)
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return 7.0
+
+        def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+            return 1e-12, 1e-12
+
+    assert hf.certify(nn.Sequential(Flatten(), Block(), head()), IMAGES).lipschitz == 7
+
+
+def test_a_parametrised_layer_of_ones_own_is_proved_anew() -> None:
+    class Gain(LipschitzModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gains, self.w = [1.0], nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.gains[0] * x
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return self.gains[0]
+
+        def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+            return self.gains[0] * 2.0**-53, 0.0
+
+    gain = Gain()
+    nn.utils.parametrize.register_parametrization(gain, "w", nn.Identity())
+    model = nn.Sequential(Flatten(), gain, head())
+    assert hf.certify(model, IMAGES).lipschitz == 1
+    gain.gains[0] = 100.0
+    assert hf.certify(model, IMAGES).lipschitz == 100
 
 
 class Coarse(hf.MaxMin):

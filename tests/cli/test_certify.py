@@ -84,9 +84,10 @@ def test_a_folder_with_other_files_than_at_training_is_refused(command: Command,
     train(TrainConfig(data=str(photos), width=2, epochs=1, batch_size=8, threads=1), out)
     assert command("certify", out).code == 0
     (photos / "ant" / "new.png").write_bytes((photos / "ant" / "0.png").read_bytes())
-    refused = command("certify", out)
-    assert refused.code == 2
-    assert "holds other files than when own was trained" in refused.err
+    for more in ([], ["--data", photos / ".." / "photos"]):
+        refused = command("certify", out, *more)
+        assert refused.code == 2
+        assert "holds other files than when own was trained" in refused.err
 
 
 def test_certificates_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:

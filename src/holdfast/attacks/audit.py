@@ -58,6 +58,7 @@ ATTACKS = {
 """Every attack by name. At 0.999 of the radius: noise, pgd, foolbox-pgd; the others minimise the norm."""
 
 ITSELF = "image itself"
+INTERRUPTED = "interrupted"
 
 
 class InterruptedAudit(KeyboardInterrupt):
@@ -90,8 +91,8 @@ def audit(
         attacks: names from `ATTACKS`; those of foolbox need the extra `audit`.
         settings: how hard to try.
         batch_size: images that are attacked at once.
-        out: folder for audit.jsonl, audit.json and counter-examples; written also if a certificate breaks,
-            and after Ctrl-C for the images that were done.
+        out: folder for audit.jsonl, audit.json and counter-examples; written also if a certificate breaks.
+            After Ctrl-C its subfolder "interrupted" has the images that were done.
         progress: told where the audit is.
 
     Raises:
@@ -127,7 +128,8 @@ def audit(
         )
     except InterruptedAudit as interruption:
         if out is not None:
-            interruption.report.write(out)
+            interruption.report.write(out / INTERRUPTED)  # an earlier audit of all images stays
+        interruption.report.check()
         raise
     if out is not None:
         report.write(out)
@@ -171,18 +173,21 @@ def attack_claims(
     examples: list[CounterExample] = []
     done = tried = inside = 0
 
-    def report() -> AuditReport:
+    def report(**more: object) -> AuditReport:
         described = {**(about or {}), "attacks": list(attacks), "settings": asdict(settings), **_machine()}
+        described |= more
         spent = time.perf_counter() - start_time
         return AuditReport(tuple(records), tuple(examples), described, tried, inside, spent)
 
-    for start in range(0, len(images), batch_size):
-        span = slice(start, start + batch_size)
-        hints = None if runner_up is None else runner_up[span]
-        balls = _balls(classifier, images[span], prediction[span], radius[span], scale[span], hints, settings)
-        nearest = Nearest(balls)
-        nearest.offer(torch.zeros_like(balls.images), ITSELF)
-        try:
+    try:
+        for start in range(0, len(images), batch_size):
+            span = slice(start, start + batch_size)
+            hints = None if runner_up is None else runner_up[span]
+            balls = _balls(
+                classifier, images[span], prediction[span], radius[span], scale[span], hints, settings
+            )
+            nearest = Nearest(balls)
+            nearest.offer(torch.zeros_like(balls.images), ITSELF)
             for name in attacks:
                 if progress is not None:
                     progress(done, total, name)
@@ -193,16 +198,16 @@ def attack_claims(
                         nearest.offer(z, name)
                 done += 1
             nearest.polish()
-        except KeyboardInterrupt as interruption:
-            if not records:
-                raise
-            raise InterruptedAudit(report()) from interruption
-        for row in range(len(balls)):
-            record = _judge(nearest, row, start + row)
-            records.append(record)
-            if record.broken:
-                examples.append(counter_example(record, balls.images[row], nearest.points[row]))
-        tried, inside = tried + nearest.tried, inside + nearest.inside
+            for row in range(len(balls)):
+                record = _judge(nearest, row, start + row)
+                records.append(record)
+                if record.broken:
+                    examples.append(counter_example(record, balls.images[row], nearest.points[row]))
+            tried, inside = tried + nearest.tried, inside + nearest.inside
+    except KeyboardInterrupt as interruption:
+        if not records:
+            raise
+        raise InterruptedAudit(report(interrupted=True)) from interruption
     if progress is not None:
         progress(total, total, "")
     return report()

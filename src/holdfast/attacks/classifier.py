@@ -12,7 +12,7 @@ from holdfast.certify.radii import PRECISIONS, full_precision
 from holdfast.errors import ArgumentError, choose
 from holdfast.models.freezing import freeze
 from holdfast.nn.lipschitz import Shape
-from holdfast.nn.walk import device_of, split_head, unwrap
+from holdfast.nn.walk import device_of, split_head, unwrap_unchanged
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def certified_classifier(model: nn.Module, input_shape: Shape, precision: str = 
         NotProvedError: a module that `certify` refuses too.
     """
     dtype = PRECISIONS[choose("precision", precision, PRECISIONS)]
-    model = unwrap(model)
+    model = unwrap_unchanged(model)
     body, head = split_head(copy.deepcopy(model).float().eval())
     device = device_of(model)
     with full_precision(device), torch.no_grad():

@@ -8,7 +8,7 @@ from holdfast.certify.exact import ProvedLayer, exact_network
 from holdfast.errors import NotProvedError
 from holdfast.functional.rounding import product_up
 from holdfast.nn.lipschitz import Shape
-from holdfast.nn.walk import input_shape_of, unwrap
+from holdfast.nn.walk import input_shape_of, unwrap_unchanged
 
 
 def lipschitz_upper_bound(model: nn.Module, input_shape: Shape | None = None) -> float:
@@ -35,7 +35,7 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Shape | None = None) ->
     >>> lipschitz_upper_bound(nn.Sequential(hf.Normalize((0.5, 0.5), 0.25), hf.MaxMin()), (2, 8, 8))
     4.0
     """
-    model = unwrap(model)
+    model = unwrap_unchanged(model)
     network = exact_network(model, input_shape_of(model, input_shape))
     if network.head is None:
         return network.lipschitz
@@ -52,5 +52,5 @@ def layer_bounds(model: nn.Module, input_shape: Shape | None = None) -> tuple[Pr
         model: a tree of `nn.Sequential` of holdfast's layers.
         input_shape: shape of one image; by default the one the model was built for.
     """
-    model = unwrap(model)
+    model = unwrap_unchanged(model)
     return exact_network(model, input_shape_of(model, input_shape)).layers

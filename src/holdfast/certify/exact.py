@@ -78,6 +78,7 @@ class ExactNetwork:
 
 _KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
 _KNOWN_LIMIT = 2
+KNOWN_PACKAGES = ("holdfast", "torch", "builtins", "typing", "abc")
 
 
 @torch.no_grad()
@@ -92,9 +93,8 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
         NotProvedError: a module without a proved bound, by path and name.
     """
     refuse_changes(model)
-    if not all(
-        type(module).__module__.partition(".")[0] in ("holdfast", "torch") for module in model.modules()
-    ):
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    if not all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds):
         return _prove(model, input_shape, dtype)
     key = f"{fingerprint(model)} {tuple(input_shape)} {dtype} {device_of(model)}"
     if key not in _KNOWN:

@@ -15,7 +15,7 @@ from holdfast.certify.images import as_batch
 from holdfast.certify.rounding import body_error, head_error
 from holdfast.errors import ArgumentError, NotProvedError, choose
 from holdfast.nn.heads import ConstantHead
-from holdfast.nn.walk import device_of, find_head, input_shape_of, unwrap
+from holdfast.nn.walk import device_of, find_head, input_shape_of, unwrap_unchanged
 
 if TYPE_CHECKING:
     from holdfast.certify.images import Images
@@ -101,7 +101,7 @@ def certify(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise ArgumentError(f"batch_size: expected a positive integer, got {batch_size!r}")
     choose("precision", precision, PRECISIONS)
-    model = unwrap(model)
+    model = unwrap_unchanged(model)
     images = as_batch(images, input_shape_of(model) if hasattr(model, "config") else None)
     check_images(model, images)
     if not isinstance(model, nn.Sequential) or not isinstance(next(reversed(model), None), nn.Linear):

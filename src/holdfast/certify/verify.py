@@ -25,8 +25,9 @@ NOISE = {"float64": 1e-9, "float32": 1e-4}
 logit; 1e-14 and 1e-6 are seen."""
 LARGEST_NUMBER = sys.float_info.max
 NUMBERS = ("margin", "rounding", "radius")
-SAME_PROOF = 1e-9
-"""By how much a bound that is proved on two machines may differ, relatively."""
+SAME_PROOF = {"float64": 1e-9, "float32": 1e-5}
+"""By how much a bound that is proved on two machines may differ, relatively: in float32 the weights are
+orthogonalised in float32, and 6e-7 is seen."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def verify(
     bound = exact_network(proved, tuple(pixels.shape[1:]), PRECISIONS[precision]).lipschitz
     gain = _largest_gain(pixels.reshape(len(pixels), -1), features)
     problems = []
-    if not written >= bound * (1 - SAME_PROOF):
+    if not written >= bound * (1 - SAME_PROOF[precision]):
         problems.append(f"written Lipschitz constant {written:.9g}, but {bound:.9g} is what can be proved")
     if gain > bound * (1 + NOISE[precision]):
         problems.append(

@@ -73,7 +73,7 @@ def audit(
     """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
     source = find_network(run, zoo, weights)
 
-    from holdfast.attacks.audit import ATTACKS, InterruptedAudit
+    from holdfast.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit
     from holdfast.attacks.audit import audit as attack
     from holdfast.attacks.settings import AttackSettings
     from holdfast.data import to_float
@@ -98,7 +98,7 @@ def audit(
                 progress=progress,
             )
     except InterruptedAudit as interruption:
-        raise KeyboardInterrupt(f"{interruption}; what they showed is in {where}") from interruption
+        raise KeyboardInterrupt(f"{interruption}; they are in {where / INTERRUPTED}") from interruption
     except BrokenCertificateError as error:
         raise BrokenCertificateError(f"{error}; the counter-examples are in {where}") from error
     if as_json:

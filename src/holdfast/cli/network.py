@@ -107,12 +107,13 @@ def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
     from holdfast.certify.records import FILE, read_records
 
     folder = Path(name).expanduser()
-    if name != source.data or source.run is None or not folder.is_dir() or (folder / "test").is_dir():
+    if source.run is None or not folder.is_dir() or (folder / "test").is_dir():
         return
     if not (source.run / FILE).is_file():
         return
     written = read_records(source.run)
-    if written.data == images.name and written.data_hash != images.fingerprint:
+    same = Path(written.data).expanduser().resolve() == folder.resolve()
+    if same and written.data_hash != images.fingerprint:
         raise DataError(
             f"data: {name} holds other files than when {source.name} was trained, so that some of its "
             "training images would be tested; put the files back, or make train and test subfolders"

@@ -22,7 +22,7 @@ from holdfast.models.storage import write_atomically
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
 from holdfast.nn.heads import ConstantHead
 from holdfast.nn.lipschitz import LipschitzModule, Shape
-from holdfast.nn.walk import input_shape_of, unwrap
+from holdfast.nn.walk import input_shape_of, unwrap_unchanged
 
 LARGEST_FILE = 2**31 - 1
 TOLERANCE = 1e-4
@@ -77,7 +77,7 @@ def export_onnx(
     """
     need_runtime()
     graph = Graph()
-    inner = copy.deepcopy(unwrap(model)).cpu()
+    inner = copy.deepcopy(unwrap_unchanged(model)).cpu()
     shape = input_shape_of(inner, input_shape)
     network = exact_network(inner, shape)
     if network.head is None:

@@ -6,7 +6,7 @@ from torch import nn
 
 from holdfast.errors import ArgumentError
 from holdfast.nn.lipschitz import Shape
-from holdfast.nn.walk import input_shape_of, placed_layers, unwrap
+from holdfast.nn.walk import input_shape_of, placed_layers, unwrap_unchanged
 
 
 def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
@@ -24,7 +24,7 @@ def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
         NotProvedError: a module that is none of holdfast's layers, by path and name.
         ArgumentError: two layers whose paths differ in a dot only.
     """
-    model = unwrap(model)
+    model = unwrap_unchanged(model)
     shape = input_shape_of(model, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for placed in placed_layers(model, shape):

@@ -46,13 +46,23 @@ class LipschitzModule(nn.Module):
         return frozen
 
 
+COMPUTES = {"forward", "transform", "activate", "logits"}
+"""Methods that decide what a layer computes; the last three are what holdfast's own `forward`s call."""
+
+
+def is_foreign(layer: LipschitzModule) -> bool:
+    """Whether what a layer computes was written outside of holdfast."""
+    kind = next((kind for kind in type(layer).__mro__ if COMPUTES & vars(kind).keys()), LipschitzModule)
+    return not kind.__module__.startswith("holdfast.")
+
+
 def replaces_forward_without(layer: LipschitzModule, statement: str) -> bool:
-    """Whether a class outside of holdfast has a `forward` of its own, but not a method that speaks of it."""
+    """Whether a class outside of holdfast decides what is computed, without a method that speaks of it."""
     for kind in type(layer).__mro__:
         if statement in vars(kind):
             return False
-        if "forward" in vars(kind) or "transform" in vars(kind):
-            return not kind.__module__.startswith("holdfast.")
+        if COMPUTES & vars(kind).keys():
+            return is_foreign(layer)
     return False
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.nn.heads import ConstantHead, Head
-from holdfast.nn.lipschitz import LipschitzModule, Shape, replaces_forward_without
+from holdfast.nn.lipschitz import LipschitzModule, Shape, is_foreign, replaces_forward_without
 
 
 class PlacedLayer(NamedTuple):
@@ -20,20 +20,38 @@ class PlacedLayer(NamedTuple):
     input_shape: Shape
 
 
-WRAPPERS = ("torch", "lightning_fabric", "lightning")
-"""Packages whose wrappers compute what the model inside computes."""
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "AveragedModel", "OptimizedModule", "_FabricModule")
+"""Classes of torch and lightning-fabric that compute what the model inside of them computes."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The model inside DDP, DataParallel, lightning-fabric and torch.compile, inside no other wrapper."""
-    while not isinstance(model, (nn.Sequential, LipschitzModule)):
-        if type(model).__module__.partition(".")[0] not in WRAPPERS:
+    return _layers_of_wrapping(model)[-1]
+
+
+def _layers_of_wrapping(model: nn.Module) -> list[nn.Module]:
+    found = [model]
+    while type(model).__name__ in WRAPPERS and type(model).__module__.startswith(("torch.", "lightning")):
+        parts = (model._modules.get(name) for name in ("_orig_mod", "module", "_forward_module"))
+        inner = next((part for part in parts if part is not None), None)
+        if inner is None:
             break
-        inner = (model._modules.get(name) for name in ("_orig_mod", "module", "_forward_module"))
-        found = next((m for m in inner if m is not None), None)
-        if found is None:
-            break
-        model = found
+        model = inner
+        found.append(model)
+    return found
+
+
+def unwrap_unchanged(model: nn.Module) -> nn.Module:
+    """`unwrap` for a proof, which speaks of the model inside.
+
+    Raises:
+        NotProvedError: a hook on a wrapper, or on any part of the model, see `refuse_changes`.
+    """
+    for wrapper in _layers_of_wrapping(model)[:-1]:
+        if wrapper._forward_hooks or wrapper._forward_pre_hooks:
+            raise NotProvedError(f"model: {type(wrapper).__name__} has a forward hook; {NO_HOOK}")
+    model = unwrap(model)
+    refuse_changes(model)
     return model
 
 
@@ -102,35 +120,48 @@ def _placed(model: nn.Module, input_shape: Shape, path: str) -> Iterator[PlacedL
         )
 
 
-def refuse_changes(model: nn.Module) -> None:
+NO_HOOK = "no bound holds for what that does, so remove it"
+
+
+def refuse_changes(module: nn.Module, path: str = "") -> None:
     """Raise where a module computes something else than its class and weights say, for no bound sees that.
+
+    Inside of a layer of somebody else's nothing is looked at: its own statements speak for that.
 
     Raises:
         NotProvedError: a forward hook, a forward that was put on an instance, a Sequential or a linear layer
             with a forward of its own, or a layer whose class replaces a forward but inherits what was stated
             of that.
     """
-    for path, module in model.named_modules():
-        place, kind = path or "model", type(module)
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+    place, kind = path or "model", type(module)
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")
+    own = vars(module).get("forward")
+    # Some wrappers leave a module its own method as an attribute, which is no change.
+    if own is not None and getattr(own, "__func__", None) is not kind.forward:
+        raise NotProvedError(
+            f"{place}: {kind.__name__} was given another forward; {NO_HOOK} (del module.forward)"
+        )
+    for plain in (nn.Sequential, nn.Linear):
+        if isinstance(module, plain) and kind.forward is not plain.forward:
             raise NotProvedError(
-                f"{place}: {kind.__name__} has a forward hook, or a forward of its own, and no bound holds "
-                "for what that does; remove it"
+                f"{place}: {kind.__name__} is an nn.{plain.__name__} with a forward of its own, which has no "
+                "proved bound; make it a LipschitzModule that states one"
             )
-        for plain in (nn.Sequential, nn.Linear):
-            if isinstance(module, plain) and kind.forward is not plain.forward:
+    if isinstance(module, LipschitzModule):
+        statements = ["lipschitz_bound", "freeze", *["pair_distance_bounds"] * isinstance(module, Head)]
+        for statement in statements:
+            inherited = getattr(kind, statement) is not getattr(LipschitzModule, statement, None)
+            if inherited and replaces_forward_without(module, statement):
                 raise NotProvedError(
-                    f"{place}: {kind.__name__} is an nn.{plain.__name__} with a forward of its own, which "
-                    "has no proved bound; make it a LipschitzModule that states one"
+                    f"{place}: {kind.__name__} has a forward of its own but inherits {statement}, which "
+                    "speaks of another one; implement it too"
                 )
-        if isinstance(module, LipschitzModule):
-            for statement in ("lipschitz_bound", "freeze"):
-                stated = getattr(kind, statement) is not getattr(LipschitzModule, statement)
-                if stated and replaces_forward_without(module, statement):
-                    raise NotProvedError(
-                        f"{place}: {kind.__name__} has a forward of its own but inherits {statement}, which "
-                        "speaks of another one; implement it too"
-                    )
+        if is_foreign(module):
+            return
+    for name, child in module._modules.items():
+        if child is not None:
+            refuse_changes(child, f"{path}.{name}" if path else name)
 
 
 def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
@@ -139,8 +170,7 @@ def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
     Raises:
         NotProvedError: the model does not end in a head, so that no margin rule is known for it.
     """
-    model = unwrap(model)
-    refuse_changes(model)
+    model = unwrap_unchanged(model)
     children = OrderedDict((name, child) for name, child in model._modules.items() if child is not None)
     last = next(reversed(children.values()), None)
     if isinstance(model, nn.Sequential) and isinstance(last, nn.Linear):

@@ -77,6 +77,12 @@ def _keep(source: Path, destination: Path) -> Path:
                 f"{source}` again"
             )
     destination.mkdir(parents=True, exist_ok=True)
+    if (source / FILE).exists():
+        certificates, kept = _compact(source), destination / CERTIFICATES
+        if kept.exists() and kept.read_bytes() != certificates:
+            for name in (REVISED, AUDIT):  # they speak of other weights
+                (destination / name).unlink(missing_ok=True)
+        write_atomically(kept, certificates)
     for name in (CONFIG, METRICS, REVISED, AUDIT):
         if (source / name).exists():
             shutil.copyfile(source / name, destination / name)
@@ -84,8 +90,6 @@ def _keep(source: Path, destination: Path) -> Path:
         if (source / name).exists():
             content = json.loads((source / name).read_text(encoding="utf-8"))
             write_atomically(destination / name, (json.dumps(_portable(content), indent=2) + "\n").encode())
-    if (source / FILE).exists():
-        write_atomically(destination / CERTIFICATES, _compact(source))
     return destination
 
 
