@@ -200,6 +200,9 @@ def test_a_forward_that_is_the_modules_own_is_no_change() -> None:
     plain = hf.certify(model, IMAGES).radius
     model.forward = model.forward  # type: ignore[method-assign]
     assert torch.equal(hf.certify(model, IMAGES).radius, plain)
+    model.forward = nn.Sequential(Flatten(), head()).forward  # type: ignore[method-assign]
+    with pytest.raises(NotProvedError, match="model: Sequential was given another forward"):
+        hf.certify(model, IMAGES)
 
 
 def test_what_a_layer_of_ones_own_is_made_of_is_its_own_affair() -> None:

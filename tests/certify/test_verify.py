@@ -12,7 +12,8 @@ import torch
 import holdfast as hf
 from holdfast.certify.exact import exact_network, fingerprint
 from holdfast.certify.independent import read_network
-from holdfast.certify.verify import FILE, verify
+from holdfast.certify.records import FILE
+from holdfast.certify.verify import verify
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.lipconvnet import LipConvnet
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,13 @@ from torch import Tensor
 from holdfast.certify.exact import exact_network, fingerprint
 from holdfast.certify.independent import Array, NumpyNetwork, read_network
 from holdfast.certify.radii import LARGEST_RADIUS, PRECISIONS
+from holdfast.certify.records import FILE
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.storage import load
 
-FILE = "certificates.jsonl"
 NOISE = {"float64": 1e-9, "float32": 1e-4}
 """By how much the forward pass of a precision may differ from numpy's in float64, relative to the largest
 logit; 1e-14 and 1e-6 are seen."""
-LARGEST_NUMBER = sys.float_info.max
 NUMBERS = ("margin", "rounding", "radius")
 SAME_PROOF = {"float64": 1e-9, "float32": 1e-5}
 """By how much a bound that is proved on two machines may differ, relatively: in float32 the weights are
@@ -139,8 +137,10 @@ def _check_row(
     if not 0 <= other < classes or other == label:
         return _Row((f"written runner-up {other}, but that is no other class than {label} of {classes}",))
     written = {name: math.inf if row[name] is None else float(row[name]) for name in NUMBERS}
-    limits = {"rounding": math.inf}  # what overflows certifies nothing, and says so
-    if wrong := [n for n, value in written.items() if not 0 <= value <= limits.get(n, LARGEST_NUMBER)]:
+    # A rounding term may be infinite: what overflows certifies nothing, and says so.
+    if wrong := [
+        n for n, value in written.items() if not value >= 0 or (value == math.inf and n != "rounding")
+    ]:
         return _Row(tuple(f"written {name} {written[name]}, expected a number at least 0" for name in wrong))
     problems = []
     margin = float(scores[label] - scores[other])

@@ -6,7 +6,6 @@ from pathlib import Path
 from holdfast.cli.network import Source
 from holdfast.errors import CheckpointError
 
-FILE = "certificates.jsonl"
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = (
     "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
@@ -42,6 +41,8 @@ def class_names(source: Source, count: int) -> tuple[str, ...]:
 
 def _recorded(run: Path | None) -> tuple[str, ...]:
     """The classes that training wrote down: the folders of images may have changed since."""
+    from holdfast.certify.records import FILE
+
     if run is None or not (run / FILE).is_file():
         return ()
     with (run / FILE).open(encoding="utf-8") as file:

@@ -138,7 +138,7 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
         raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")
     own = vars(module).get("forward")
     # Some wrappers leave a module its own method as an attribute, which is no change.
-    if own is not None and getattr(own, "__func__", None) is not kind.forward:
+    if own is not None and own != kind.forward.__get__(module):
         raise NotProvedError(
             f"{place}: {kind.__name__} was given another forward; {NO_HOOK} (del module.forward)"
         )
@@ -149,10 +149,11 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
                 "proved bound; make it a LipschitzModule that states one"
             )
     if isinstance(module, LipschitzModule):
-        statements = ["lipschitz_bound", "freeze", *["pair_distance_bounds"] * isinstance(module, Head)]
-        for statement in statements:
-            inherited = getattr(kind, statement) is not getattr(LipschitzModule, statement, None)
-            if inherited and replaces_forward_without(module, statement):
+        statements = ("lipschitz_bound", "freeze", "pair_distance_bounds")
+        for statement in statements if isinstance(module, Head) else statements[:2]:
+            # What LipschitzModule itself says is true of every forward: no bound, and a copy.
+            stated = getattr(kind, statement) is not getattr(LipschitzModule, statement, None)
+            if stated and replaces_forward_without(module, statement):
                 raise NotProvedError(
                     f"{place}: {kind.__name__} has a forward of its own but inherits {statement}, which "
                     "speaks of another one; implement it too"

@@ -61,7 +61,8 @@ def read_certificates(kept: Path) -> Outcomes:
     )
 
 
-def _keep(source: Path, destination: Path) -> Path:
+def _refuse_mixture(source: Path, destination: Path) -> None:
+    """Raise if the kept record is of another run, or the audit of other weights."""
     if (destination / CONFIG).exists():
         changes = TrainConfig.read(destination / CONFIG).changes(TrainConfig.read(source / CONFIG))
         if changes:
@@ -76,6 +77,10 @@ def _keep(source: Path, destination: Path) -> Path:
                 f"{source / AUDIT}: audits other weights than those of {source / FILE}; run `holdfast audit "
                 f"{source}` again"
             )
+
+
+def _keep(source: Path, destination: Path) -> Path:
+    _refuse_mixture(source, destination)
     destination.mkdir(parents=True, exist_ok=True)
     if (source / FILE).exists():
         certificates, kept = _compact(source), destination / CERTIFICATES
