@@ -176,6 +176,18 @@ def test_what_no_bound_sees_is_refused(build: Callable[[], nn.Module], message: 
         hf.certify(build(), IMAGES)
 
 
+@pytest.mark.parametrize("register", ["register_module_forward_hook", "register_module_forward_pre_hook"])
+def test_a_hook_for_all_modules_is_refused(register: str) -> None:
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    hook = getattr(nn.modules.module, register)(lambda *_: None)
+    try:
+        with pytest.raises(NotProvedError, match="model: torch runs a forward hook for every module"):
+            hf.certify(model, IMAGES)
+    finally:
+        hook.remove()
+    assert hf.certify(model, IMAGES).radius.isfinite().all()
+
+
 def test_a_hook_that_comes_after_the_first_certificate_is_refused_too() -> None:
     model = nn.Sequential(Flatten(), hf.MaxMin(), head())
     hf.certify(model, IMAGES)

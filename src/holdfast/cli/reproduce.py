@@ -70,7 +70,11 @@ def reproduce(
     lr: Annotated[float | None, _budget("--lr", "Highest learning rate; the paper's is 0.1.")] = None,
     nesterov: Annotated[bool, _budget("--nesterov", "Nesterov's momentum.")] = False,
     series: Annotated[
-        str, _budget("--series", "exponential (the paper's) or isometric SOC layers.")
+        str,
+        _budget(
+            "--series",
+            "exponential (the paper's) or isometric SOC layers, to train; times are of the paper's.",
+        ),
     ] = "exponential",
     crop: Annotated[
         int | None, _budget("--crop", "Padding of the random crops, 0: only flips; the paper's is 4.")

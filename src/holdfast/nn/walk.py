@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.nn.heads import ConstantHead, Head
@@ -129,11 +130,13 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
     Inside of a layer of somebody else's nothing is looked at: its own statements speak for that.
 
     Raises:
-        NotProvedError: a forward hook, a forward that was put on an instance, a Sequential or a linear layer
-            with a forward of its own, or a layer whose class replaces a forward but inherits what was stated
-            of that.
+        NotProvedError: a forward hook (of a module, or of all modules), a forward that was put on an
+            instance, a Sequential or a linear layer with a forward of its own, or a layer whose class
+            replaces a forward but inherits what was stated of that.
     """
     place, kind = path or "model", type(module)
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        raise NotProvedError(f"{place}: torch runs a forward hook for every module; {NO_HOOK}")
     if module._forward_hooks or module._forward_pre_hooks:
         raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")
     own = vars(module).get("forward")
