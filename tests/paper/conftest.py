@@ -51,7 +51,7 @@ def write_run(tmp_path: Path) -> WriteRun:
         RunSummary(
             out=str(folder),
             steps=1755,
-            epochs=5.0,
+            epochs=5.0 if budget.minutes is not None else float(config.epochs),
             elapsed=5400.0,
             images_per_second=41.6,
             loss=1.0,

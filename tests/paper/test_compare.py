@@ -56,6 +56,14 @@ def test_budgets_are_kept_apart(write_run: WriteRun) -> None:
     assert [line[-1] for line in lines] == [BUDGET, "the paper's (200 epochs, width 32)"]
 
 
+def test_small_budgets_stand_first(write_run: WriteRun) -> None:
+    root = write_run("cifar10-main", "5-hh", (70.0, 50.0, 30.0, 20.0), budget=Budget(epochs=40)).parent
+    write_run("cifar10-main", "5-hh", (69.0, 49.0, 29.0, 19.0), budget=Budget(epochs=5))
+    write_run("cifar10-main", "5-hh", (71.0, 51.0, 31.0, 21.0), budget=Budget(epochs=90, width=16))
+    lines = [line for line in sheet_of("cifar10-main", ["5-hh"], root).lines if line[2] == "measured"]
+    assert [line[3] for line in lines] == ["71.00", "69.00", "70.00"]
+
+
 def test_at_the_papers_own_budget_nothing_is_excused(write_run: WriteRun) -> None:
     root = write_run("cifar10-main", "5-hh", (76.0, 60.0, 43.0, 27.0), budget=Budget()).parent
     assert sheet_of("cifar10-main", ["5-hh"], root).notes[1:] == (SELECTED,)

@@ -34,7 +34,8 @@ def test_equal_records_give_equal_text(folder: Path) -> None:
 
 def test_every_run_is_listed_with_the_papers_numbers(folder: Path) -> None:
     text = results(folder)
-    assert "| 61.00 | 44.00 | 29.00 | 17.00 | 75.31 / 60.37 / 45.62 / 32.38 | 5 epochs, width 16" in text
+    assert "| 61.00 | 44.00 | 29.00 | 17.00 | 75.31 / 60.37 / 45.62 / 32.38 | 5.0 | " in text
+    assert "A: seed 0; 5 epochs, width 16" in text
     assert "- A CPU; 2 threads; no GPU; torch 2.13.0; holdfast 0.1.0: 4 runs" in text
     assert "- `cifar10-main`: 21 of 24 rows." in text
     assert "- `cifar100-main`: 32 of 32 rows." in text

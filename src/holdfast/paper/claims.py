@@ -85,6 +85,7 @@ def claims_sheet(runs: Sequence[Run]) -> Sheet:
             "them. Training noise between seeds comes on top.",
         ),
         labels=1,
+        folded=("Seed", "Budget"),
     )
 
 

@@ -148,9 +148,14 @@ def _without_series(run: Run) -> str:
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ in nothing but the seed (and the machine), in the order of their budgets."""
+    """Runs that differ in nothing but the seed (and the machine), small budgets first."""
+
+    def order(run: Run) -> tuple[int, float, str, int, str]:
+        config = run.config
+        return config.width, run.summary.epochs, budget_label(config), config.seed, run.folder.name
+
     found: dict[str, list[Run]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: (budget_label(run.config), run.config.seed, run.folder.name)):
+    for run in sorted(runs, key=order):
         found[budget_label(run.config)].append(run)
     return list(found.values())
 

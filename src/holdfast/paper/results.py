@@ -123,6 +123,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
             "Audit: how many certificates the attacks broke, of those they were tried on.",
         ),
         labels=1,
+        folded=("Seed", "Budget"),
     )
 
 
