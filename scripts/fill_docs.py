@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast.benchmarks.run import SAME_SERIES
 from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.tables import COLUMNS, Network
 
@@ -63,22 +64,20 @@ def speed_summary(record: Path = SPEED) -> str:
     data = _read(record)
     if data is None:
         return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
-    rows = [
-        [
-            line["title"].replace(", SOC + hh1", ""),
-            _rate(line["timings"][0]["images_per_second"]),
-            _rate(line["timings"][-1]["images_per_second"]),
-            f"{line['ratio']:.1f}x",
-        ]
-        for line in data["lines"]
-        if line["key"].startswith(("train-", "certify-"))
-    ]
+    rows = []
+    for line in data["lines"]:
+        if line["key"].startswith(("train-", "certify-")):
+            rates = {timing["name"]: _rate(timing["images_per_second"]) for timing in line["timings"]}
+            first, *_, last = rates.values()
+            title = line["title"].replace(", SOC + hh1", "")
+            rows.append([title, first, rates[SAME_SERIES], last, f"{line['ratio']:.1f}x"])
     memory = [
         f"{_capital(line['title'])}: {line['note']}."
         for line in data["lines"]
         if line["key"].startswith("memory")
     ]
-    table = _table(["images per second", "the paper's formulation", "holdfast", ""], rows, numbers=3)
+    head = ["images per second", "the paper's formulation, fp32", SAME_SERIES, "holdfast", ""]
+    table = _table(head, rows, numbers=4)
     return "\n\n".join([table, " ".join([_machine(data), *memory])])
 
 
@@ -157,11 +156,11 @@ def zoo(folder: Path = ZOO) -> str:
         shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
         cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
         spent = f"{training['epochs']:.0f} epochs, {training['hours']:.1f} hours of {cores}"
-        rows.append([f"`{card['name']}`", *shares, f"{card['median_radius']:.3f}", spent, verdict])
+        rows.append([f"`{card['name']}`", *shares, spent, verdict])
         if card["paper"]:
-            rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "", "200 epochs", ""])
-    head = ["network", "standard", *RADII, "median radius", "training", "audit"]
-    return _table(head, rows, numbers=7)
+            rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "200 epochs", ""])
+    head = ["network", "standard", *RADII, "training", "audit"]
+    return _table(head, rows, numbers=6)
 
 
 def budgets(folder: Path = RESULTS) -> str:
@@ -171,13 +170,15 @@ def budgets(folder: Path = RESULTS) -> str:
         [
             str(run.config.width),
             f"{run.summary.epochs:.0f}",
+            run.config.schedule,
+            f"{run.config.lr:g}",
             str(4 if run.config.crop is None else run.config.crop),
             f"{_core_hours(run):.1f}",
             *(f"{run.test('best')[column]:.2f}" for column in COLUMNS),
         ]
         for run in sorted(runs, key=_core_hours)
     ]
-    head = ["width", "epochs", "crops padded by", "core hours", "standard", *RADII]
+    head = ["width", "epochs", "schedule", "lr", "crops padded by", "core hours", "standard", *RADII]
     return _table(head, rows, numbers=len(head))
 
 
@@ -259,7 +260,7 @@ def _scaling(data: dict[str, Any]) -> str:
         )
         for kind, points in data["scaling"].items()
     ]
-    return "\n\n".join(["Certified inference of the frozen network:", *tables])
+    return "\n\n".join(["Inference with margins by the frozen network:", *tables])
 
 
 def _table(head: list[str], rows: Iterable[list[str]], numbers: int) -> str:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 import typer
 
 import holdfast as hf
@@ -144,6 +145,15 @@ def test_the_layer_that_is_shown_whole_works(
     assert all(float(radius) > 0 for radius in radii)
 
 
+def test_the_network_that_is_shown_whole_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    source = next(shown.text for shown in PYTHON if shown.page.name == "own-network.md")
+    assert "range(10)" in source
+    torch.manual_seed(0)
+    exec(compile(source.replace("range(10)", "range(2)"), "docs/own-network.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert float(re.search(r"([\d.]+)% right", printed)[1]) > 60  # type: ignore[index]
+
+
 LINKS = [
     Shown(page, target)
     for page in PAGES
@@ -204,7 +214,11 @@ def speed_record(path: Path) -> Path:
     def timing(name: str, rate: float) -> dict[str, Any]:
         return {"name": name, "seconds": 1, "images_per_second": rate, "gflops": 50.0, "repetitions": 5}
 
-    timings = [timing("the paper's formulation, fp32", 28.44), timing("holdfast", 1234.5)]
+    timings = [
+        timing("the paper's formulation, fp32", 28.44),
+        timing("holdfast, the paper's series", 140.6),
+        timing("holdfast", 1234.5),
+    ]
     train = {"key": "train-5-bf16", "title": "training, SOC + hh1", "ratio": 43.4, "precision": "bf16"}
     memory = {"key": "memory-20", "title": "peak memory", "ratio": 0.25, "precision": "bf16", "timings": []}
     record = {
@@ -231,7 +245,7 @@ def test_the_speed_table_is_its_record(tmp_path: Path) -> None:
 
 def test_the_short_speed_table_is_its_record(tmp_path: Path) -> None:
     text = load_script("fill_docs").speed_summary(speed_record(tmp_path / "speed.json"))
-    assert "| training | 28.4 | 1,234 | 43.4x |" in text
+    assert "| training | 28.4 | 141 | 1,234 | 43.4x |" in text
     assert "Peak memory: 4 MiB by one, 1 by another." in text
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.nn.linear import OrthogonalLinear
     from holdfast.nn.lipschitz import LipschitzModule, register_activation, register_convolution
     from holdfast.nn.normalize import Normalize
+    from holdfast.nn.shape import Flatten
     from holdfast.nn.soc import SOC
     from holdfast.training.losses import CertificateLoss
 
@@ -39,6 +40,7 @@ __all__ = [
     "CertificateLoss",
     "Certificates",
     "CertifiedAccuracy",
+    "Flatten",
     "GroupSort",
     "Householder",
     "HouseholderChain",
@@ -73,6 +75,7 @@ _HOMES = {
     "CertificateLoss": "training.losses",
     "Certificates": "certify.radii",
     "CertifiedAccuracy": "certify.curve",
+    "Flatten": "nn.shape",
     "GroupSort": "nn.activations",
     "Householder": "nn.activations",
     "HouseholderChain": "nn.activations",

@@ -53,6 +53,29 @@ def test_a_run_is_audited_on_its_own_data(run: Path) -> None:
     assert len((run / "audit.jsonl").read_text().splitlines()) == 5
 
 
+def test_a_smaller_audit_does_not_hide_a_larger_one(run: Path) -> None:
+    call(run, *QUICK)
+    larger = (run / "audit.json").read_bytes()
+    fewer = ("--count", "3", *QUICK[2:])
+    assert "audit-first3" in call(run, *fewer)
+    assert "audit-first5" in call(run, *QUICK[:-1], "noise")
+    assert json.loads((run / "audit-first3" / "audit.json").read_text())["images"] == 3
+    assert (run / "audit.json").read_bytes() == larger
+    torch.manual_seed(1)  # other weights: what was known is of no use any more
+    hf.save(hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), run / "best.safetensors")
+    call(run, *fewer)
+    assert json.loads((run / "audit.json").read_text())["images"] == 3
+
+
+def test_an_audit_of_something_else_has_its_own_folder(run: Path) -> None:
+    hf.save(hf.load(run / "best.safetensors"), run / "model.safetensors")
+    call(run, "--weights", "last", *QUICK)
+    call(run, "--precision", "float32", *QUICK)
+    assert not (run / "audit.json").exists()
+    assert (run / "audit-last" / "audit.json").exists()
+    assert (run / "audit-float32" / "audit.json").exists()
+
+
 def test_json_alone(run: Path) -> None:
     assert json.loads(call(run, "--json", *QUICK))["broken"] == 0
 

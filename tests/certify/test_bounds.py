@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 
 import pytest
 import torch
@@ -90,8 +91,13 @@ def test_the_table_of_layers() -> None:
 
 def test_modules_without_a_bound_are_refused_by_path_and_name() -> None:
     model = nn.Sequential(Flatten(), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(4)))
-    with pytest.raises(NotProvedError, match=r"^1\.0: ReLU has no proved bound; "):
+    with pytest.raises(NotProvedError, match=r"^1\.0: ReLU has no proved bound; use a layer of holdfast"):
         hf.lipschitz_upper_bound(model, (4,))
+
+
+def test_where_holdfast_has_a_layer_of_the_same_name_the_error_says_so() -> None:
+    with pytest.raises(NotProvedError, match=r"^0: Flatten has no proved bound; use holdfast\.Flatten"):
+        hf.lipschitz_upper_bound(nn.Sequential(nn.Flatten(), hf.OrthogonalHead(4, 4)), (4, 1, 1))
 
 
 def network() -> LipConvnet:
@@ -207,10 +213,13 @@ def test_no_radius_is_larger_than_the_ball_whose_rounding_is_bounded() -> None:
 
 def test_products_inside_of_a_certificate_run_in_full_precision() -> None:
     seen = []
+    backends = torch.backends
+    places = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
 
     class Watch(LipschitzModule):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
+            assert not torch.is_autocast_enabled("cpu")
+            seen.extend(place.fp32_precision for place in places)
             return x
 
         def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
@@ -223,7 +232,45 @@ def test_products_inside_of_a_certificate_run_in_full_precision() -> None:
             hf.certify(model, torch.tensor([0.2, 0.8]).view(1, 1, 1, 2), precision="float32")
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert set(seen) == {("highest", False)}
+    assert set(seen) == {"ieee"}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("cuda.matmul", "tf32"),
+        ("cudnn", "tf32"),
+        ("cudnn.conv", "ieee"),
+        ("mkldnn.matmul", "bf16"),
+        ("mkldnn.conv", "bf16"),
+        ("", "tf32"),
+        ("", "ieee"),
+    ],
+)
+def test_newer_switches_of_precision_take_no_part_and_stay_as_they_are(place: str, value: str) -> None:
+    model, images = network(), torch.rand(2, 1, 4, 4)
+    plain = hf.certify(model, images, precision="float32").radius
+    switch = operator.attrgetter(place)(torch.backends) if place else torch.backends
+    before = switch.fp32_precision
+    switch.fp32_precision = value
+    try:
+        states = every_switch()
+        assert torch.equal(hf.certify(model, images, precision="float32").radius, plain)
+        assert every_switch() == states
+    finally:
+        switch.fp32_precision = before
+
+
+def every_switch() -> list[str]:
+    names = ("cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv")
+    places = [torch.backends, *(operator.attrgetter(name)(torch.backends) for name in names)]
+    return [place.fp32_precision for place in places]
+
+
+def test_a_model_with_a_config_of_its_own_kind() -> None:
+    model = nn.Sequential(Flatten(), hf.OrthogonalHead(4, 3))
+    model.config = {"name": "mine"}  # type: ignore[assignment]
+    assert hf.certify(model, torch.rand(2, 1, 2, 2)).radius.shape == (2,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

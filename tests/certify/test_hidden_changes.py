@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import holdfast as hf
 from holdfast.certify.exact import fingerprint
@@ -185,7 +186,8 @@ def test_a_hook_for_all_modules_is_refused(register: str) -> None:
             hf.certify(model, IMAGES)
     finally:
         hook.remove()
-    assert hf.certify(model, IMAGES).radius.isfinite().all()
+    with FlopCounterMode(display=False):  # hooks of torch that only watch
+        assert hf.certify(model, IMAGES).radius.isfinite().all()
 
 
 def test_a_hook_that_comes_after_the_first_certificate_is_refused_too() -> None:

@@ -99,7 +99,7 @@ def test_completion_offers_commands_options_and_names() -> None:
         (["certfy"], "No such command 'certfy'. Did you mean 'certify'"),
         (["certify", "--wieghts", "best"], "--wieghts"),
         (["certify", "x", "--limit", "0"], "'--limit'"),
-        (["report"], "Missing argument 'RUN...'; see holdfast report --help"),
+        (["report"], "Missing argument 'RUN'; see holdfast report --help"),
         (["data", "download", "cifar1"], "got 'cifar1'; did you mean 'cifar10'?"),
         (["reproduce", "figur1"], "did you mean 'figure1'?"),
     ],

@@ -108,6 +108,21 @@ def test_gradcheck(name: str, case: Case) -> None:
     assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
 
 
+@every_case
+def test_every_parameter_takes_part(name: str, case: Case) -> None:
+    """Processes that share gradients wait for each of them."""
+    layer = builder(name, case)()
+    layer(torch.randn(2, *case.shape))[:, 0].sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+@few_cases
+def test_a_precision_other_than_that_of_the_weights_is_refused(name: str, case: Case) -> None:
+    layer = builder(name, case)()
+    with pytest.raises((ArgumentError, RuntimeError), match=r"float|double|Double"):
+        layer(torch.randn(1, *case.shape, dtype=torch.float64))
+
+
 @few_cases
 def test_single_precision_agrees(name: str, case: Case) -> None:
     layer = builder(name, case)().eval()

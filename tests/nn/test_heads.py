@@ -69,6 +69,12 @@ def test_more_classes_than_features_stay_within_root_two(method: str) -> None:
     assert head.pair_distance_bounds().max() <= ROOT * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("kind", [NormalizedLinear, OrthogonalHead])
+def test_device_and_dtype_as_in_torch(kind: type[NormalizedLinear] | type[OrthogonalHead]) -> None:
+    head = kind(4, 3, device="meta", dtype=torch.float64)
+    assert {(p.device.type, p.dtype) for p in head.parameters()} == {("meta", torch.float64)}
+
+
 @pytest.mark.parametrize("head", [NormalizedLinear(3, 1), OrthogonalHead(3, 1)], ids=["lln", "orthogonal"])
 def test_one_class_has_an_infinite_certificate(head: Head) -> None:
     logits = head(torch.randn(2, 3)).detach()

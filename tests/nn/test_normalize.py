@@ -3,6 +3,7 @@
 import copy
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,3 +100,7 @@ def test_flatten_keeps_distances_and_refuses_single_vectors() -> None:
     assert Flatten().lipschitz_bound((3, 4, 5)) == 1
     with pytest.raises(ArgumentError, match=r"Flatten: expected a batch"):
         Flatten()(torch.zeros(3))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert repr(Normalize(np.float32(0.5), np.array([0.25, 0.5]))) == repr(Normalize(0.5, (0.25, 0.5)))

@@ -114,6 +114,23 @@ def test_the_bound_follows_the_kernel_that_runs() -> None:
         frozen.lipschitz_bound((3, 24, 24))
 
 
+def test_a_frozen_series_refuses_what_the_layer_refuses() -> None:
+    frozen = SOC(3, 8, 3, stride=2).eval().frozen_series((3, 8, 8))
+    for shape in ((1, 5, 8, 8), (1, 3, 7, 8), (3, 8, 8)):
+        with pytest.raises(ArgumentError, match="FrozenSeries: expected"):
+            frozen(torch.zeros(shape))
+    with pytest.raises(ArgumentError, match="FrozenSeries: expected maps of 3 channels"):
+        frozen.output_shape((3,))
+
+
+def test_a_layer_is_built_whatever_device_is_the_default() -> None:
+    layer = SOC(2, 3, 3).eval()
+    with torch.device("meta"):
+        y = layer(torch.ones(1, 2, 4, 4, device="cpu"))
+    assert y.device.type == "cpu"
+    assert y.isfinite().all()
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(
         ArgumentError, match="series: expected one of exponential, isometric, got 'isomertic'; did you"

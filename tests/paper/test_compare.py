@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import CheckpointError
 from holdfast.paper.budget import Budget
-from holdfast.paper.compare import HELD_OUT, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
+from holdfast.paper.compare import HELD_OUT, LAST, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
 from holdfast.paper.measure import Revised, Run, finished_runs, read_run
 from holdfast.paper.render import Sheet
 from holdfast.paper.reproduction import Reproduction, select
@@ -35,7 +35,8 @@ def test_a_measured_row_stands_below_the_reported_one(write_run: WriteRun) -> No
         (*label, "difference", "-12.21", "-15.67", "-16.42", "-15.28", "", "0", BUDGET),
         (*label, "last epoch", "63.00", "44.80", "29.00", "17.00", "", "0", BUDGET),
     )
-    assert sheet.notes == ("Increase: of 108/255 over 'SOC + MaxMin'.", SELECTED, OTHER_BUDGET, NOT_RUN)
+    increase = "Increase: of 108/255 over 'SOC + MaxMin'; empty where that was not run at the same budget."
+    assert sheet.notes == (increase, SELECTED, LAST, OTHER_BUDGET, NOT_RUN)
 
 
 def test_seeds_are_averaged_with_their_spread(write_run: WriteRun) -> None:

@@ -37,8 +37,8 @@ def test_every_run_is_listed_with_the_papers_numbers(folder: Path) -> None:
     assert "| 61.00 | 44.00 | 29.00 | 17.00 | 75.31 / 60.37 / 45.62 / 32.38 | 5.0 | " in text
     assert "A: seed 0; 5 epochs, width 16" in text
     assert "- A CPU; 2 threads; no GPU; torch 2.13.0; holdfast 0.1.0: 4 runs" in text
-    assert "- `cifar10-main`: 21 of 24 rows." in text
-    assert "- `cifar100-main`: 32 of 32 rows." in text
+    assert "- `cifar10-main`: 21 of its 24 rows were not run." in text
+    assert "- `cifar100-main`: 32 of its 32 rows were not run." in text
     assert "4 of the paper's 132 distinct networks were trained" in text
 
 
@@ -48,7 +48,8 @@ def test_time_in_which_a_run_stood_still_is_not_its_cost(write_run: WriteRun) ->
     with (run / "metrics.jsonl").open("w") as file:
         for epoch, seconds in enumerate(elapsed, 1):
             file.write(json.dumps({"kind": "epoch", "epoch": epoch, "elapsed": seconds}) + "\n")
-    assert " | 5.0 | 0.50 | 125 | 3.98884 | " in results(run.parent)  # 5 epochs of 360 s; 1755 * 128 / 1800
+    # 5 epochs of 360 s; 1755 * 128 / 1800 images a second.
+    assert " | 5.0 | 0.50 x 2 | 125 | 3.98884 | " in results(run.parent)
 
 
 def test_a_short_rest_after_the_last_evaluation_is_not_its_pace(write_run: WriteRun) -> None:
@@ -56,11 +57,11 @@ def test_a_short_rest_after_the_last_evaluation_is_not_its_pace(write_run: Write
     with (run / "metrics.jsonl").open("w") as file:
         for epoch, seconds in ((2.5, 900.0), (5.0, 1800.0), (5.005, 1830.0)):
             file.write(json.dumps({"kind": "epoch", "epoch": epoch, "elapsed": seconds}) + "\n")
-    assert " | 5.0 | 0.50 | 125 | 3.98884 | " in results(run.parent)
+    assert " | 5.0 | 0.50 x 2 | 125 | 3.98884 | " in results(run.parent)
 
 
 def test_without_epochs_the_clock_of_the_run_counts(folder: Path) -> None:
-    assert results(folder).count(" | 5.0 | 1.50 | 42 | 3.98884 | ") == 4
+    assert results(folder).count(" | 5.0 | 1.50 x 2 | 42 | 3.98884 | ") == 4
 
 
 def test_a_run_that_goes_on_is_listed_as_unfinished(folder: Path, write_run: WriteRun) -> None:
@@ -114,8 +115,8 @@ def test_kept_timings_fill_the_time_tables(folder: Path) -> None:
     time_networks(rows, folder / TIMES, width=2, images=256, say=lambda _: None, clock=lambda *_: 2.0)
     text = results(folder)
     assert "this machine, frozen | 78.12 | 78.12 |" in text  # the one over more images
-    assert "- `cifar10-times`: 7 of 8 rows." in text
-    assert "- `cifar100-times`: 8 of 8 rows." in text
+    assert "- `cifar10-times`: 7 of its 8 rows were not run." in text
+    assert "- `cifar100-times`: 8 of its 8 rows were not run." in text
 
 
 def test_revised_tables_show_the_runs_whose_constants_were_estimated(folder: Path) -> None:
@@ -130,4 +131,4 @@ def test_revised_tables_show_the_runs_whose_constants_were_estimated(folder: Pat
     text = results(folder)
     assert " | estimate | 61.00 | 44.10 | 29.10 | 17.10 |" in text
     assert "Here: estimated +1.0000e-06 (from below), proved +2.0000e-06 (from above)." in text
-    assert "- `cifar10-revised`: 23 of 24 rows." in text
+    assert "- `cifar10-revised`: 23 of its 24 rows were not run." in text

@@ -8,7 +8,7 @@ from torch import nn
 from holdfast.errors import ArgumentError
 from holdfast.paper.render import Sheet
 from holdfast.paper.tables import tables
-from holdfast.paper.times import seconds_per_pass, time_networks, time_sheet
+from holdfast.paper.times import seconds_per_pass, time_networks, time_sheet, timed_rows
 
 
 def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
@@ -33,6 +33,15 @@ def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
     assert "width 2 (the paper's is 32)" in first.notes[0]
     assert sheet() == first
     assert len(calls) == 4  # nothing is timed twice
+
+
+def test_the_papers_width_counts_before_more_images(tmp_path: Path) -> None:
+    rows = tables()["cifar10-times"].select(["5"])
+    for width, images in ((2, 512), (32, 128), (32, 256)):
+        time_networks(rows, tmp_path, width=width, images=images, say=lambda _: None, clock=lambda *_: 1.0)
+    complete, found = timed_rows(rows, tmp_path)
+    assert complete == list(rows)
+    assert {(t.width, t.images) for forms in found.values() for t in forms.values()} == {(32, 256)}
 
 
 @pytest.mark.slow

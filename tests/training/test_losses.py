@@ -26,6 +26,13 @@ def test_orthogonal_head_by_hand() -> None:
     assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * (2 / math.sqrt(2)) / 2, rel=1e-6)
 
 
+def test_the_offset_acts_on_the_cross_entropy_alone() -> None:
+    loss = CertificateLoss(gamma=0.5, offset=2.0)(model(OrthogonalHead(4, 2)), LOGITS, LABELS)
+    # 2 less for the true class: the first image ties, the second is wrong by 6; the certificate stays.
+    shifted = (math.log(2) + math.log(1 + math.exp(6))) / 2
+    assert loss.item() == pytest.approx(shifted - 0.5 * (2 / math.sqrt(2)) / 2, rel=1e-6)
+
+
 def test_lln_head_by_hand() -> None:
     head = NormalizedLinear(2, 2)
     head.load_state_dict({"weight": torch.tensor([[5.0, 0.0], [-0.1, 0.0]]), "bias": torch.zeros(2)})

@@ -15,6 +15,7 @@ from holdfast.training.checkpoint import LATEST, read_checkpoint
 from holdfast.training.config import TrainConfig
 from holdfast.training.interruption import Interrupted
 from holdfast.training.loop import train
+from holdfast.training.losses import CertificateLoss
 from holdfast.training.metrics import read_metrics
 from holdfast.training.progress import Silent
 from holdfast.training.summary import RunSummary
@@ -266,13 +267,13 @@ def test_damaged_checkpoint_stops_the_resume(tmp_path):
 
 def poison(monkeypatch, at_call, value):
     """Make the loss of one step not finite."""
-    real, calls = loop.Trainer._loss, []
+    real, calls = CertificateLoss.forward, []
 
-    def loss(self, logits, labels):
+    def loss(self, model, logits, labels):
         calls.append(1)
-        return real(self, logits, labels) * (value if len(calls) == at_call else 1.0)
+        return real(self, model, logits, labels) * (value if len(calls) == at_call else 1.0)
 
-    monkeypatch.setattr(loop.Trainer, "_loss", loss)
+    monkeypatch.setattr(CertificateLoss, "forward", loss)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -330,16 +331,6 @@ def test_out_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="out: expected a folder, got the file"):
         train(QUICK, tmp_path / "file")
-
-
-def test_offset_asks_for_a_margin_in_the_cross_entropy_alone():
-    trainer = loop.Trainer.__new__(loop.Trainer)
-    trainer.config = with_options(offset=2.0)
-    trainer.model = None  # type: ignore[assignment]
-    trainer.criterion = lambda model, logits, labels: torch.nn.functional.cross_entropy(logits, labels) - 7
-    logits, labels = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
-    # Without its offset of 2 the true class ties with the other one: log 2, and the rest of the loss stays.
-    assert trainer._loss(logits, labels).item() == pytest.approx(torch.tensor(2.0).log().item() - 7)
 
 
 def test_bf16_run_trains_and_resumes_to_the_same_bits(tmp_path):

@@ -99,6 +99,6 @@ def _run(attack: object, balls: Balls, generator: torch.Generator, epsilon: floa
     arguments = {} if epsilon is None else {"epsilon": epsilon}
     # foolbox draws from torch's global stream: seed it for the attack and leave it as it was.
     with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device="cpu")))
         found: Tensor = attack.run(target, origin, criterion, **arguments)  # type: ignore[attr-defined]
     return found.detach().nan_to_num(0.0, 0.0, 0.0)

@@ -108,5 +108,5 @@ def project(z: Tensor, epsilon: Tensor) -> Tensor:
 
 def directions(balls: Balls, generator: torch.Generator) -> Tensor:
     """Uniform random unit vectors, drawn on the CPU so that every device gets the same ones."""
-    drawn = torch.randn(balls.images.shape, generator=generator)
+    drawn = torch.randn(balls.images.shape, generator=generator, device="cpu")
     return (drawn / per_image(norms(drawn))).to(balls.images.device)

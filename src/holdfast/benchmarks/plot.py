@@ -62,6 +62,6 @@ def _curve(axes: Axes, points: dict[str, float], name: str, note: str, logarithm
         axes.legend(fontsize=7, frameon=False)
         axes.set_ylim(bottom=0)
     axes.set_xlabel(name, fontsize=8)
-    axes.set_title(f"certified inference, ms per image\nfrozen, {note}", fontsize=9)
+    axes.set_title(f"inference, ms per image\nfrozen, {note}", fontsize=9)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,12 +1,14 @@
-"""The work that is timed: training steps and certified inference, by each contender."""
+"""The work that is timed: training steps, inference and certificates, by each contender."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.benchmarks.literal import literal_lipconvnet
+from holdfast.certify.radii import certify
 from holdfast.models.freezing import freeze
 from holdfast.models.lipconvnet import lipconvnet
 from holdfast.nn.walk import find_head
@@ -45,8 +47,11 @@ def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
     return run
 
 
-def certified_inference(frozen: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
-    """A forward pass and the certificate of the predicted class; the bound is proved once, outside."""
+def inference_with_margins(frozen: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """A forward pass, and the margin of the predicted class over the distance of the rows.
+
+    That is the radius before it is divided by the constant and rounding is taken off, as the paper has it.
+    """
     images, _ = _batch(batch)
     head = find_head(frozen)
 
@@ -58,17 +63,30 @@ def certified_inference(frozen: nn.Module, *, batch: int = 256) -> Callable[[], 
     return run
 
 
-def ours(depth: int, *, conv: str = "soc", activation: str = "hh1", width: int = 32) -> nn.Module:
-    """LipConvnet of holdfast, the same for every run."""
+def proved_certificates(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """`certify` in float64; the constant is proved here, once, and remembered."""
+    images, _ = _batch(batch)
+    certify(model, images[:1])
+
+    def run() -> Tensor:
+        return certify(model, images).radius
+
+    return run
+
+
+def ours(
+    depth: int, *, conv: str = "soc", activation: str = "hh1", width: int = 32, **options: Any
+) -> nn.Module:
+    """LipConvnet of holdfast, the same for every run; `options` are those of its convolutions."""
     torch.manual_seed(0)
     return lipconvnet(
-        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=width
+        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=width, **options
     )
 
 
-def ours_frozen(depth: int, width: int = 32) -> nn.Module:
+def ours_frozen(depth: int, width: int = 32, **options: Any) -> nn.Module:
     """The inference form of the same network."""
-    return freeze(ours(depth, width=width).eval())
+    return freeze(ours(depth, width=width, **options).eval())
 
 
 def literal(depth: int, *, activation: str = "hh1", width: int = 32) -> nn.Module:

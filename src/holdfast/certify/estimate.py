@@ -57,7 +57,7 @@ def _layer_estimate(
     ratio of distances that the layer really has.
     """
     generator = torch.Generator().manual_seed(0)
-    v = torch.randn(1, *input_shape, dtype=torch.float64, generator=generator).to(device)
+    v = torch.randn(1, *input_shape, dtype=torch.float64, device="cpu", generator=generator).to(device)
     origin = torch.zeros_like(v)
     largest = 0.0
     for _ in range(iterations):

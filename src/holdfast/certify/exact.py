@@ -8,6 +8,7 @@ Every layer comes with a proved Lipschitz bound and a proved bound on its own ro
 import copy
 import hashlib
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class ExactNetwork:
 
 _KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
 _KNOWN_LIMIT = 2
+_KNOWN_LOCK = threading.Lock()
 KNOWN_PACKAGES = ("holdfast", "torch", "builtins", "typing", "abc")
 
 
@@ -97,13 +99,12 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
     if not all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds):
         return _prove(model, input_shape, dtype)
     key = f"{fingerprint(model)} {tuple(input_shape)} {dtype} {device_of(model)}"
-    if key not in _KNOWN:
-        network = _prove(model, input_shape, dtype)
-        while len(_KNOWN) >= _KNOWN_LIMIT:
-            _KNOWN.popitem(last=False)
+    with _KNOWN_LOCK:
+        network = _KNOWN.pop(key, None) or _prove(model, input_shape, dtype)
         _KNOWN[key] = network
-    _KNOWN.move_to_end(key)
-    return _KNOWN[key]
+        while len(_KNOWN) > _KNOWN_LIMIT:
+            _KNOWN.popitem(last=False)
+    return network
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -209,7 +209,8 @@ def zero_padded(kernel: Array, height: int, width: int) -> Callable[[Array], Arr
 
 def _start(*shape: int) -> Array:
     """The vector that SOC's power iteration starts from: part of the definition of its scale."""
-    vector = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").numpy()
     return np.asarray(vector / np.linalg.norm(vector), dtype=np.float64)
 
 
@@ -274,7 +275,7 @@ def rotation(weight: Array) -> Array:
     if n < 2:
         return np.ones((1, 1))
     vectors: Array = torch.randn(
-        n, min(8, n), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        n, min(8, n), dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0)
     ).numpy()
     for _ in range(12):
         vectors = np.linalg.qr(skew @ vectors / mean)[0]

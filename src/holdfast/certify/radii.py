@@ -2,10 +2,10 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from holdfast.certify.images import as_batch
 from holdfast.certify.rounding import body_error, head_error
 from holdfast.errors import ArgumentError, NotProvedError, choose
 from holdfast.nn.heads import ConstantHead
-from holdfast.nn.walk import device_of, find_head, input_shape_of, unwrap_unchanged
+from holdfast.nn.walk import built_for, device_of, find_head, unwrap_unchanged
 
 if TYPE_CHECKING:
     from holdfast.certify.images import Images
@@ -102,7 +102,7 @@ def certify(
         raise ArgumentError(f"batch_size: expected a positive integer, got {batch_size!r}")
     choose("precision", precision, PRECISIONS)
     model = unwrap_unchanged(model)
-    images = as_batch(images, input_shape_of(model) if hasattr(model, "config") else None)
+    images = as_batch(images, built_for(model))
     check_images(model, images)
     if not isinstance(model, nn.Sequential) or not isinstance(next(reversed(model), None), nn.Linear):
         find_head(model)
@@ -237,15 +237,33 @@ def _measured_slack(
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """No autocast, and no reduced precision inside float32 products (TF32, bfloat16), whatever is set."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    switches = _precision_switches()
+    before = [read() for read, _, _ in switches]
     try:
+        for _, write, plain in switches:
+            write(plain)
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
+        for (_, write, _), value in zip(switches, before, strict=True):
+            write(value)
+
+
+def _precision_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None], Any]]:
+    """What decides on float32 products in torch: how to read it, how to set it, its value for plain float32.
+
+    From torch 2.9 on every library has a switch, and torch refuses to mix them with the older ones.
+    """
+
+    def attribute(place: object, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return lambda: getattr(place, name), lambda value: setattr(place, name, value)
+
+    backends: Any = torch.backends
+    if hasattr(backends, "fp32_precision"):
+        places = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+        return [(*attribute(place, "fp32_precision"), "ieee") for place in places]
+    matmul = (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    return [(*matmul, "highest"), (*attribute(backends.cudnn, "allow_tf32"), False)]
 
 
 def check_images(model: nn.Module, images: Tensor) -> None:
@@ -260,13 +278,12 @@ def check_images(model: nn.Module, images: Tensor) -> None:
         raise ArgumentError(
             f"images: expected float32 or float64 pixels in [0, 1], got {images.dtype}; use {hint}"
         )
-    if hasattr(model, "config"):
-        expected = input_shape_of(model)
-        if tuple(images.shape[1:]) != expected:
-            raise ArgumentError(
-                f"images: expected images of shape {expected}, which the model was built for, "
-                f"got {tuple(images.shape[1:])}"
-            )
+    expected = built_for(model)
+    if expected is not None and tuple(images.shape[1:]) != tuple(expected):
+        raise ArgumentError(
+            f"images: expected images of shape {tuple(expected)}, which the model was built for, "
+            f"got {tuple(images.shape[1:])}"
+        )
     if not bool(images.isfinite().all()):
         raise ArgumentError("images: expected finite pixels, got NaN or infinity")
     if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:

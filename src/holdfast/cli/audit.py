@@ -1,7 +1,8 @@
 """holdfast audit: attacks every certificate of a network, and exits with 1 if one breaks."""
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,12 +11,13 @@ import typer
 from rich.progress import Progress as Bar
 
 from holdfast.cli.console import make_folder, print_json, print_table, say
-from holdfast.cli.network import find_network, pick_device, test_images
+from holdfast.cli.network import default_folder, find_network, pick_device, test_images
 from holdfast.cli.options import Data, Weights, Zoo
 from holdfast.errors import BrokenCertificateError
 
 if TYPE_CHECKING:
     from holdfast.attacks.audit import Progress
+    from holdfast.models.lipconvnet import LipConvnet
 
 EXAMPLES = """
 Examples:
@@ -63,7 +65,9 @@ def audit(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for audit.json, audit.jsonl and counter-examples; else the run's."
+            "--out",
+            help="Folder for audit.json, audit.jsonl and counter-examples; else the run's, or one inside "
+            "of it for other data, weights or precision, or for less than the run's audit covers.",
         ),
     ] = None,
     as_json: Annotated[
@@ -82,8 +86,14 @@ def audit(
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
     network = load(source.file).to(pick_device(device))
-    images = to_float(test_images(source, data, network).images[:count])
-    where = out or source.run or Path("audits") / source.name
+    test = test_images(source, data, network)
+    images = to_float(test.images[:count])
+    where = out
+    if where is None:
+        limit = len(images) if source.run and _knows_more(source.run, network, len(images), names) else None
+        where = default_folder(
+            source, "audit", data=test.name, limit=limit, precision=precision, weights=weights
+        )
     make_folder(where)
     try:
         with _progress(quiet=as_json) as progress:
@@ -109,6 +119,19 @@ def audit(
 
 
 audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
+
+
+def _knows_more(run: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
+    """Whether the run has an audit of these weights that this one, of fewer images or attacks, would hide."""
+    from holdfast.attacks.report import SUMMARY
+    from holdfast.certify.exact import fingerprint
+
+    path = run / SUMMARY
+    if not path.is_file():
+        return False
+    known = json.loads(path.read_text(encoding="utf-8"))
+    more = known["images"] > images or not set(known["attacks"]) <= set(attacks)
+    return more and known["weights_sha256"] == fingerprint(network)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli.allocator import keep_freed_memory
 
-HELP = """Measure speed on this machine, against the paper's own formulation of the same work.
+HELP = """Measure speed on this machine, against the network as the paper formulates it.
 
 Contenders take turns, ratios are of medians. Takes about ten minutes on two cores.
 
@@ -49,7 +49,7 @@ def bench(
     with console.status("measuring the machine's peak"):
         peak = peak_gflops()
     console.print(f"peak: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
-    table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "reach")
+    table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "goal")
     done: list[Line] = []
     repetitions = repetitions or (2 if quick else 5)
     for title, run in lines(repetitions, (5,) if quick else (5, 20)):

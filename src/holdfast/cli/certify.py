@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.console import make_folder, print_json, print_table, progress, say
-from holdfast.cli.network import Source, find_network, pick_device, test_images
+from holdfast.cli.network import Source, default_folder, find_network, pick_device, test_images
 from holdfast.cli.options import Data, Weights, Zoo
 from holdfast.errors import ArgumentError, choose
 
@@ -97,7 +97,12 @@ def certify(
     whole = test_images(source, data, network)
     count = len(whole) if limit is None else min(limit, len(whole))
     folder = out or default_folder(
-        source, whole.name, None if count == len(whole) else count, precision=precision, weights=weights
+        source,
+        "certify",
+        data=whole.name,
+        limit=None if count == len(whole) else count,
+        precision=precision,
+        weights=weights,
     )
     make_folder(folder)
     certificates = certify_with_progress(network, whole, count, precision, quiet=as_json)
@@ -109,26 +114,6 @@ def certify(
 
 
 certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
-
-
-def default_folder(
-    source: Source, data: str, limit: int | None, *, precision: str = "float64", weights: str = "best"
-) -> Path:
-    """Where records go: into the run's folder, or a folder of their own unless they are what training wrote.
-
-    That is the whole test set of its data by its best weights, proved.
-
-    Raises:
-        ArgumentError: the folder of a file, or of a network of the zoo, would be that of somebody's run.
-    """
-    base = source.run if source.run is not None else Path("runs") / source.name
-    if source.run is None and (base / "config.toml").exists():
-        raise ArgumentError(f"out: {base} is the folder of a run; name another one with --out")
-    parts = [] if data == source.data or source.run is None else [Path(data).resolve().name]
-    parts += [] if limit is None else [f"first{limit}"]
-    parts += [] if weights == "best" or source.run is None else [weights]
-    parts += [] if precision == "float64" else [precision]
-    return base / "-".join(["certify", *parts]) if parts else base
 
 
 def certify_with_progress(

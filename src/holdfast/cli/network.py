@@ -120,6 +120,26 @@ def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
         )
 
 
+def default_folder(
+    source: Source, made_by: str, *, data: str, limit: int | None, precision: str, weights: str
+) -> Path:
+    """Where records of a command go: into the run's folder, or a folder of their own if they differ from it.
+
+    A run stands for the whole test set of its data and its best weights, proved.
+
+    Raises:
+        ArgumentError: the folder of a file, or of a network of the zoo, would be that of somebody's run.
+    """
+    base = source.run if source.run is not None else Path("runs") / source.name
+    if source.run is None and (base / "config.toml").exists():
+        raise ArgumentError(f"out: {base} is the folder of a run; name another one with --out")
+    parts = [] if data == source.data or source.run is None else [Path(data).resolve().name]
+    parts += [] if limit is None else [f"first{limit}"]
+    parts += [] if weights == "best" or source.run is None else [weights]
+    parts += [] if precision == "float64" else [precision]
+    return base / "-".join([made_by, *parts]) if parts else base
+
+
 def pick_device(name: str) -> "torch.device":
     """The device that is asked for; "auto" is a GPU if there is one.
 

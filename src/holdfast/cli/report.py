@@ -25,9 +25,7 @@ holdfast report runs/a --png pictures/
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs that were certified.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were certified.")],
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The page; else report.html in the run, or comparison.html here."),

@@ -67,7 +67,7 @@ def train(
     held_out: Annotated[
         int | None, _option("held_out", "Training images kept for selection, at most a tenth of them.")
     ] = None,
-    depth: Annotated[int | None, _option("depth", "Convolutions of the LipConvnet: 5, 10, ..., 40.")] = None,
+    depth: Annotated[int | None, _option("depth", "Convolutions, for 32x32 images: 5, 10, 15, ...")] = None,
     conv: Annotated[str | None, _option("conv", "soc, bcop or cayley.")] = None,
     activation: Annotated[
         str | None, _option("activation", "hh1, hh2, maxmin, or any registered name.")

@@ -146,6 +146,6 @@ def _difference(network: ExactNetwork, content: bytes, shape: Shape) -> float:
 
 def _trial_images(shape: Shape) -> Tensor:
     """Noise, half of it black and white: no image in [0, 1] is farther from the middle."""
-    noise = torch.rand(MEASURED_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.rand(MEASURED_IMAGES, *shape, generator=torch.Generator().manual_seed(0), device="cpu")
     noise[::2] = noise[::2].round()
     return noise

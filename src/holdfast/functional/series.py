@@ -52,8 +52,7 @@ def _families() -> dict[str, Family]:
         "isometric": Family(
             dict.fromkeys(sizes, training),
             dict.fromkeys(sizes, evaluation),
-            # Power iteration ends a little below the norm; one hundredth of the interval is kept free for
-            # that.
+            # Power iteration ends a little below the norm: a twentieth of the interval is kept free for that.
             dict.fromkeys(sizes, evaluation.radius / 1.05),
             by_operator_norm=True,
         ),

@@ -17,7 +17,7 @@ CONVERGED_ITERATIONS = 200
 
 def start_vector(like: Tensor, *shape: int) -> Tensor:
     """A unit vector that is the same in every process and at every call."""
-    vector = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    vector = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     vector /= torch.linalg.vector_norm(vector)
     return vector.to(like.device, like.dtype)
 

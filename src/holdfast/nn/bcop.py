@@ -45,6 +45,7 @@ class BCOP(OrthogonalConv2d):
     """
 
     kernel_sizes = (1, 3, 5)
+    bases: Tensor
 
     def __init__(
         self,
@@ -66,7 +67,12 @@ class BCOP(OrthogonalConv2d):
         # Orthonormal at first: the gradient of an orthogonalisation is then the plain projection on the
         # tangent.
         self.weight = nn.Parameter(polar_factor(at_least_single(matrix)).to(matrix.dtype).contiguous())
-        self.bases = nn.Parameter(orthonormal_basis(at_least_single(spans)).to(matrix.dtype).contiguous())
+        bases = orthonormal_basis(at_least_single(spans)).to(matrix.dtype).contiguous()
+        if kernel_size == 1:
+            # Empty. A parameter without a gradient would make several processes wait for it in vain.
+            self.register_buffer("bases", bases)
+        else:
+            self.bases = nn.Parameter(bases)
 
     @property
     def orthogonality_error(self) -> float:

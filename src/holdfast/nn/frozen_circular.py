@@ -18,7 +18,7 @@ from holdfast.nn.lipschitz import LipschitzModule, Shape
 
 
 class FrozenConv2d(LipschitzModule):
-    """Stride, bias and checks that the frozen circular convolutions share.
+    """Stride, bias and checks that the frozen convolutions share.
 
     Args:
         in_channels: channels of the input.
@@ -44,8 +44,15 @@ class FrozenConv2d(LipschitzModule):
             name = type(self).__name__
             raise ArgumentError(f"{name}: expected a batch of maps (N, C, H, W), got shape {tuple(x.shape)}")
         self.output_shape(tuple(x.shape[1:]))
-        y = self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
-        return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
+        y = self.linear(x)
+        if self.bias is None:
+            return y
+        bias = self.bias.to(y.dtype).view(1, -1, 1, 1)
+        return y + bias if y.requires_grad else y.add_(bias)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """The layer without its bias; the input is not checked, the output is a new tensor."""
+        return self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """(out_channels, H / stride, W / stride); raises if the layer cannot take `input_shape`."""

@@ -13,10 +13,11 @@ from holdfast.functional.modulus import polynomial_modulus_upper_bound
 from holdfast.functional.skew import SkewOperator
 from holdfast.functional.spectral import matrix_norm_upper_bound, zero_padded_convolution_norm_upper_bound
 from holdfast.functional.taps import taps_from_kernel, transpose_kernel
+from holdfast.nn.frozen_circular import FrozenConv2d
 from holdfast.nn.lipschitz import LipschitzModule, Shape, WeightCache
 
 
-class FrozenSeries(LipschitzModule):
+class FrozenSeries(FrozenConv2d):
     """y = p(A) x + b on zero-padded maps, A the convolution of a stored kernel that is exactly skew.
 
     Args:
@@ -33,7 +34,6 @@ class FrozenSeries(LipschitzModule):
     """
 
     kernel: Tensor
-    bias: Tensor | None
 
     def __init__(
         self,
@@ -45,32 +45,21 @@ class FrozenSeries(LipschitzModule):
         stride: int,
         bias: Tensor | None,
     ) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, bias, stride)
         if len(coefficients) < 2:
             raise ArgumentError(
                 f"coefficients: expected those of a polynomial of degree 1 or more, got {coefficients}"
             )
-        self.in_channels, self.out_channels, self.stride = in_channels, out_channels, stride
         self.coefficients = coefficients
         self.register_buffer("kernel", kernel.detach().contiguous(memory_format=torch.channels_last))
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
         self.cache = WeightCache()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to (N, in_channels, H, W)."""
-        y = self.linear(x)
-        if self.bias is None:
-            return y
-        bias = self.bias.view(-1, 1, 1)
-        return y + bias if y.requires_grad else y.add_(bias)
-
-    def linear(self, x: Tensor) -> Tensor:
-        """p(A) x, without the bias."""
-        x = F.pixel_unshuffle(x, 2) if self.stride == 2 else x
+    def transform(self, x: Tensor) -> Tensor:
+        """p(A) x on (N, stride^2 * in_channels, H, W)."""
         return self._polynomial(x, self.out_channels, self.coefficients)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """p(A)^T y = p(-A) y."""
+        """The layer's transpose, p(A)^T y = p(-A) y, back to (N, in_channels, H, W)."""
         signed = tuple(c * (-1) ** j for j, c in enumerate(self.coefficients))
         x = self._polynomial(y, self.stride**2 * self.in_channels, signed)
         return F.pixel_shuffle(x, 2) if self.stride == 2 else x
@@ -87,15 +76,6 @@ class FrozenSeries(LipschitzModule):
             )
         return taps_from_kernel(self.kernel)
 
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """(out_channels, H / stride, W / stride)."""
-        channels, height, width = input_shape
-        if channels != self.in_channels or height % self.stride or width % self.stride:
-            raise ArgumentError(
-                f"FrozenSeries: expected {self.in_channels} channels, got shape {input_shape}"
-            )
-        return (self.out_channels, height // self.stride, width // self.stride)
-
     def operator_norm_bound(self, input_shape: Shape) -> float:
         """A proved rho >= ||A|| on maps of this size."""
         self._taps()
@@ -107,12 +87,9 @@ class FrozenSeries(LipschitzModule):
         return polynomial_modulus_upper_bound(self.coefficients, self.operator_norm_bound(input_shape))
 
     def extra_repr(self) -> str:
-        """Shapes and degree."""
-        size = self.kernel.shape[-1]
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={size}, stride={self.stride}, "
-            f"degree={len(self.coefficients) - 1}"
-        )
+        """The sizes and the degree."""
+        size, degree = self.kernel.shape[-1], len(self.coefficients) - 1
+        return f"{super().extra_repr()}, kernel_size={size}, degree={degree}"
 
 
 class FrozenMatrix(LipschitzModule):

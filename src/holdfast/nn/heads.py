@@ -215,14 +215,26 @@ class OrthogonalHead(Head):
         num_classes: number of logits.
         method: how the rows are kept orthonormal: "soc", "bjorck" or "cayley".
         bias: add a learnable bias per class.
+        device, dtype: of the parameters.
 
     Shape:
         (N, in_features) -> (N, num_classes)
     """
 
-    def __init__(self, in_features: int, num_classes: int, *, method: str = "soc", bias: bool = True) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        method: str = "soc",
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__(in_features, num_classes)
-        self.linear = OrthogonalLinear(in_features, num_classes, method=method, bias=bias)
+        self.linear = OrthogonalLinear(
+            in_features, num_classes, method=method, bias=bias, device=device, dtype=dtype
+        )
 
     def logits(self, x: Tensor) -> Tensor:
         """The orthogonal linear map."""

@@ -74,30 +74,31 @@ class WeightCache:
     """
 
     def __init__(self) -> None:
-        self._weights: tuple[Tensor, ...] = ()
-        self._key: object = None
-        self._value: Any = None
+        # One attribute, read and written once in a call: another thread sees the old entry or the new one.
+        self._entry: tuple[object, tuple[Tensor, ...], Any] = (None, (), None)
 
     def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value], key: object = None) -> Value:
         """Return the remembered value if it was built from these weights and this key, else build it anew."""
-        if self._key != key or not self._holds(weights):
+        known_key, known_weights, value = self._entry
+        if known_key != key or not _equal(known_weights, weights):
             # A value made in inference mode could not take part in the backward pass of a later attack.
             with torch.inference_mode(False), torch.no_grad():
-                self._value = build()
-                self._weights, self._key = tuple(w.detach().clone() for w in weights), key
-        return self._value  # type: ignore[no-any-return]
-
-    def _holds(self, weights: tuple[Tensor, ...]) -> bool:
-        return len(weights) == len(self._weights) and all(
-            w.dtype == k.dtype and w.device == k.device and torch.equal(w, k)
-            for w, k in zip(weights, self._weights, strict=True)
-        )
+                value = build()
+                self._entry = (key, tuple(w.detach().clone() for w in weights), value)
+        return value  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
+
+
+def _equal(known: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> bool:
+    return len(weights) == len(known) and all(
+        w.dtype == k.dtype and w.device == k.device and torch.equal(w, k)
+        for w, k in zip(weights, known, strict=True)
+    )
 
 
 class OrthogonalConv2d(LipschitzModule):

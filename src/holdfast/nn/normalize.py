@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -41,9 +42,9 @@ class Normalize(LipschitzModule):
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
         means, stds = _numbers("mean", mean), _numbers("std", std)
-        if isinstance(mean, (int, float)):
+        if isinstance(mean, Real):
             means = means * len(stds)
-        if isinstance(std, (int, float)):
+        if isinstance(std, Real):
             stds = stds * len(means)
         if len(means) != len(stds):
             raise ArgumentError(
@@ -96,7 +97,7 @@ class Normalize(LipschitzModule):
 
 
 def _numbers(name: str, value: float | Sequence[float]) -> list[float]:
-    numbers = [value] if isinstance(value, (int, float)) else list(value)
-    if not numbers or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers):
+    numbers = [value] if isinstance(value, Real) else list(value)  # type: ignore[arg-type]
+    if not numbers or not all(isinstance(v, Real) and math.isfinite(v) for v in numbers):
         raise ArgumentError(f"{name}: expected a finite number or one per channel, got {value!r}")
     return [float(v) for v in numbers]

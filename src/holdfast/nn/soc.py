@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import choose
+from holdfast.errors import ArgumentError, choose
 from holdfast.functional.series import SERIES, Family, Series
 from holdfast.functional.skew import Pivot, SkewOperator
 from holdfast.functional.skew_norms import (
@@ -123,7 +123,10 @@ class SOC(OrthogonalConv2d):
     def transform(self, x: Tensor) -> Tensor:
         """p(A) x on (N, map_channels, H, W)."""
         kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
+        autocast = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else self.weight.dtype
+        if x.dtype != dtype and not autocast:
+            raise ArgumentError(f"SOC: expected {dtype} input, as its weights are, got {x.dtype}")
         height, width = x.shape[2:]
         if self.weights_are_constant():
             key = (height, width, dtype)

@@ -80,15 +80,18 @@ def device_of(model: nn.Module) -> torch.device:
 
 def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
     """`input_shape` if given, else the shape of one image that the model was built for."""
-    if input_shape is not None:
-        return tuple(input_shape)
-    shape = getattr(getattr(model, "config", None), "input_shape", None)
+    shape = input_shape if input_shape is not None else built_for(model)
     if shape is None:
         raise ArgumentError(
             f"input_shape: {type(model).__name__} does not say which images it takes; "
             "pass the shape of one, such as (3, 32, 32)"
         )
     return tuple(shape)
+
+
+def built_for(model: nn.Module) -> Shape | None:
+    """The shape of one image that a LipConvnet was built for; other models do not say it."""
+    return getattr(getattr(model, "config", None), "input_shape", None)
 
 
 def placed_layers(model: nn.Module, input_shape: Shape) -> Iterator[PlacedLayer]:
@@ -115,9 +118,11 @@ def _placed(model: nn.Module, input_shape: Shape, path: str) -> Iterator[PlacedL
                 shape = placed.layer.output_shape(placed.input_shape)
             input_shape = shape
     else:
+        kind = type(model).__name__
+        instead = f"holdfast.{kind}" if isinstance(model, nn.Flatten) else "a layer of holdfast"
         raise NotProvedError(
-            f"{path or 'model'}: {type(model).__name__} has no proved bound; use a layer of holdfast in its "
-            "place, or make it a LipschitzModule that states one"
+            f"{path or 'model'}: {kind} has no proved bound; use {instead} in its place, or make it a "
+            "LipschitzModule that states one"
         )
 
 
@@ -135,7 +140,9 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
             replaces a forward but inherits what was stated of that.
     """
     place, kind = path or "model", type(module)
-    if _global_forward_hooks or _global_forward_pre_hooks:
+    everywhere = (*_global_forward_hooks.values(), *_global_forward_pre_hooks.values())
+    # Those of torch itself, such as the counter of operations, only watch.
+    if not all(str(hook.__module__).startswith("torch.") for hook in everywhere):
         raise NotProvedError(f"{place}: torch runs a forward hook for every module; {NO_HOOK}")
     if module._forward_hooks or module._forward_pre_hooks:
         raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")

@@ -16,8 +16,9 @@ OTHER_BUDGET = (
 )
 SELECTED = (
     "Measured: certified with proved bounds on the test set, by the model that was best on held-out training "
-    'images; "last epoch" is the model after the last step. The authors chose their epoch on the test set.'
+    "images. The authors chose their epoch on the test set."
 )
+LAST = '"last epoch" is the model after the last step.'
 HELD_OUT = (
     "Measured on the held-out training images, by the model after the last step; its certified values are "
     "estimates."
@@ -186,11 +187,16 @@ def _differences(row: Row, values: Sequence[Values]) -> Line:
 
 def _notes(table: Table, seen: Sequence[Run], lines: Sequence[Line]) -> tuple[str, ...]:
     over = f" of {' and '.join(table.baseline_tables)}" if table.baseline_tables else ""
-    notes = [f"Increase: of {table.increase_of} over {table.baseline!r}{over}."]
+    notes = [
+        f"Increase: of {table.increase_of} over {table.baseline!r}{over}; empty where that was not run at "
+        "the same budget."
+    ]
     if seen:
         notes.append(
             REVISED_NOTE if table.kind == "revised" else HELD_OUT if table.split == "validation" else SELECTED
         )
+    if any(line[2] == "last epoch" for line in lines):
+        notes.append(LAST)
     if any(not is_paper_budget(run.config) for run in seen):
         notes.append(OTHER_BUDGET)
     if sum(line[2] == "paper" for line in lines) > len({line[:2] for line in lines if line[2] != "paper"}):

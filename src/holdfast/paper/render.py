@@ -88,7 +88,7 @@ class Sheet:
                 for name, place in zip(self.folded, places, strict=True)
                 if line[place]
             )
-            letter = letters.setdefault(text, string.ascii_uppercase[(len(letters) - 1) % 26])
+            letter = letters.setdefault(text, _letter(len(letters) - 1))
             lines.append((*(line[place] for place in kept), letter))
         columns = (*(self.columns[place] for place in kept), self.folded[-1])
         legend = tuple(f"{letter}: {text}." for text, letter in letters.items() if text)
@@ -103,6 +103,16 @@ class Sheet:
             kept = next((index for index, (old, new) in pairs if old != new), self.labels)
             yield bool(self.labels) and kept == 0, ("",) * kept + line[kept:]
             above = labels
+
+
+def _letter(number: int) -> str:
+    """A, B, ..., Z, AA, AB, ...
+
+    >>> _letter(0), _letter(25), _letter(26), _letter(701), _letter(702)
+    ('A', 'Z', 'AA', 'ZZ', 'AAA')
+    """
+    front, last = divmod(number, 26)
+    return (_letter(front - 1) if front else "") + string.ascii_uppercase[last]
 
 
 def terminal(sheet: Sheet) -> RichTable:

@@ -57,7 +57,7 @@ def _sections(runs: Sequence[Run], unfinished: Sequence[Path], folder: Path) -> 
         yield f"## All runs\n\n{markdown(runs_sheet(runs))}"
         claims = claims_sheet(runs)
         if claims.lines:
-            yield f"## Does it show?\n\n{markdown(claims)}"
+            yield f"## Do the paper's claims show?\n\n{markdown(claims)}"
         compared = [markdown(sheet) for sheet in _compared(runs, folder)]
         if compared:
             yield "## Beside the paper\n\n" + "\n".join(compared)
@@ -92,7 +92,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
                 budget_label(run.config),
                 str(run.config.seed),
                 f"{summary.epochs:.1f}",
-                f"{run.hours:.2f}",
+                f"{run.hours:.2f} x {run.environment.get('threads', '?')}",
                 f"{run.images_per_second:.0f}",
                 f"{summary.test['best']['lipschitz']:.6g}",
                 run.audit,
@@ -109,7 +109,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
             "Budget",
             "Seed",
             "Epochs",
-            "Hours",
+            "Hours x threads",
             "Images/s",
             "Proved constant",
             "Audit",
@@ -118,8 +118,9 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
         notes=(
             "The proved constant is that from pixels to the features in front of the head; the normalisation "
             "alone has 1/0.2507 = 3.98883.",
-            "Hours: of training and held-out evaluation, all epochs at the pace of the median one (to stand "
-            "still for a while is no cost); images/s: over these hours.",
+            "Hours: of training and held-out evaluation, all epochs at the pace of the median one, so that "
+            "pauses do not count. On a shared machine the same work may take twice as long at one time as at "
+            "another.",
             "Audit: how many certificates the attacks broke, of those they were tried on.",
         ),
         labels=1,
@@ -162,7 +163,7 @@ def not_run(runs: Sequence[Run], folder: Path) -> str:
             found = revised if table.kind == "revised" else done
             missing = sum(row.network not in found for row in table.rows)
         if missing:
-            lines.append(f"- `{table.name}`: {missing} of {len(table.rows)} rows.")
+            lines.append(f"- `{table.name}`: {missing} of its {len(table.rows)} rows were not run.")
     trained = len(done.intersection(networks()))
     summary = (
         f"{trained} of the paper's {len(networks())} distinct networks were trained, at the budgets above."

@@ -97,7 +97,8 @@ def time_networks(
 def timed_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], dict[Network, dict[str, Timing]]]:
     """The rows of which every network has been timed, and their timings, from the files in `folder`.
 
-    Of several timings of one network the one over most images counts.
+    Of several timings of one network one at the paper's width counts before others, then the one over most
+    images.
     """
     found: dict[Network, dict[str, Timing]] = {}
     for network in dict.fromkeys(network for row in rows for network in row.networks.values()):
@@ -105,7 +106,7 @@ def timed_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], dict[Netwo
             files = folder.glob(f"{network.key}-w*-{form}-*images-*threads.json")
             timings = [Timing(**json.loads(file.read_text("utf-8"))) for file in sorted(files)]
             if timings:
-                found.setdefault(network, {})[form] = max(timings, key=lambda timing: timing.images)
+                found.setdefault(network, {})[form] = max(timings, key=lambda t: (t.width == 32, t.images))
     complete = [
         row for row in rows if all(len(found.get(n, {})) == len(FORMS) for n in row.networks.values())
     ]
@@ -131,7 +132,8 @@ def random_network(network: Network, width: int) -> nn.Module:
 
 def seconds_per_pass(model: nn.Module, images: int, batch_size: int) -> float:
     """Median over a few passes, after one batch to warm up."""
-    batch = torch.rand(batch_size, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(_device())
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.rand(batch_size, 3, 32, 32, generator=generator, device="cpu").to(_device())
     sizes = [batch_size] * (images // batch_size) + [images % batch_size] * bool(images % batch_size)
     times = []
     with torch.inference_mode():
@@ -156,7 +158,7 @@ def time_sheet(table: Table, rows: Sequence[Row], timings: Mapping[Network, Mapp
         for form, source in FORMS.items():
             measured = [timings[row.networks[column]][form] for column in table.columns]
             used.extend(measured)
-            lines.append((label, source, *(f"{timing.for_test_set:.4g}" for timing in measured)))
+            lines.append((label, source, *(f"{timing.for_test_set:.2f}" for timing in measured)))
     return Sheet(
         name=table.name,
         title=f"Table {table.number} of the paper ({table.name}). {table.title}",
@@ -172,8 +174,8 @@ def _note(timing: Timing) -> str:
     other = "" if timing.width == 32 else " (the paper's is 32)"
     return (
         f"This machine: {timing.machine}, {timing.device}, {timing.threads} threads, torch {timing.torch}; "
-        f"random weights, width {timing.width}{other}, batches of {timing.batch_size}, "
-        f"median of {REPEATS} passes{scaled}."
+        f"random weights, the paper's series for SOC, fp32, width {timing.width}{other}, "
+        f"batches of {timing.batch_size}, median of {REPEATS} passes{scaled}."
     )
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,9 @@ from holdfast.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+PATIENCE = timedelta(days=1)
+"""How long a process waits for another: at the end the first one certifies the test set alone."""
 
 PRECISION = {"fp32": "32-true", "bf16-mixed": "bf16-mixed"}
 
@@ -42,10 +46,11 @@ def make_fabric(config: TrainConfig) -> "Fabric":
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     strategy: Strategy | str = "auto"
     if processes > 1:
-        strategy = DDPStrategy(gradient_as_bucket_view=True, **_leave_buffers_alone())
+        strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=PATIENCE, **_leave_buffers_alone())
     try:
         fabric = Fabric(
-            accelerator="auto",
+            # Not "auto", which would take Apple's GPU: that has no float64, and certificates need it.
+            accelerator="cuda" if torch.cuda.is_available() else "cpu",
             devices=config.devices,
             num_nodes=config.nodes,
             strategy=strategy,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.certify.bound_file import write_bound
@@ -112,7 +111,7 @@ class Trainer:
         self.model = build_model(config, split.images)
         self.optimizer = make_optimizer(self.model, config, fabric.device)
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
-        self.criterion = CertificateLoss(gamma=config.gamma)
+        self.criterion = CertificateLoss(config.gamma, offset=config.offset)
         self.steps_per_epoch = len(self.batches(0))
         # Reading the loss waits for a GPU, and agreeing on it for all processes: do it now and then.
         self.sync_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else 10
@@ -182,17 +181,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.update.zero_grad(set_to_none=True)
-        loss = self._loss(self.forward(images), labels)
+        loss: Tensor = self.criterion(self.model, self.forward(images), labels)
         self.fabric.backward(loss)
         self.update.step()
         self.unread_loss += loss.detach()
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(self.model, logits, labels)
-        if self.config.offset:
-            shifted = logits - self.config.offset * F.one_hot(labels, logits.shape[1])
-            loss = loss + F.cross_entropy(shifted, labels) - F.cross_entropy(logits, labels)
-        return loss
 
     def _synchronise(self, step: int) -> None:
         """Agree with the other processes where the run stands; then evaluate, save or stop if it is time."""

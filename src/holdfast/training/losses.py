@@ -25,6 +25,7 @@ class CertificateLoss(nn.Module):
 
     Args:
         gamma: weight of the certificate, at least 0; 0 is plain cross entropy.
+        offset: subtracted from the true class's logit inside the cross entropy, which asks for a margin.
 
     Shape:
         model: any network that ends in a head, also inside DDP, fabric or torch.compile; logits (N, K);
@@ -39,16 +40,18 @@ class CertificateLoss(nn.Module):
     Paper: section "Certificate Regularization".
     """
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, *, offset: float = 0.0) -> None:
         super().__init__()
-        if not isinstance(gamma, (int, float)) or isinstance(gamma, bool) or not 0 <= gamma < math.inf:
-            raise ArgumentError(f"gamma: expected a finite number of at least 0, got {gamma!r}")
-        self.gamma = float(gamma)
+        for name, value in (("gamma", gamma), ("offset", offset)):
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise ArgumentError(f"{name}: expected a finite number of at least 0, got {value!r}")
+        self.gamma, self.offset = float(gamma), float(offset)
 
     def forward(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch, from the logits that `model` returned for it."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = F.cross_entropy(logits, labels)
+        shifted = logits - self.offset * F.one_hot(labels, logits.shape[1]) if self.offset else logits
+        loss = F.cross_entropy(shifted, labels)
         if not self.gamma:
             return loss
         certificate = find_head(model).certificate(logits, labels)
@@ -59,5 +62,5 @@ class CertificateLoss(nn.Module):
         return loss - self.gamma * radius
 
     def extra_repr(self) -> str:
-        """The weight of the certificate."""
-        return f"gamma={self.gamma:g}"
+        """The arguments."""
+        return f"gamma={self.gamma:g}" + (f", offset={self.offset:g}" if self.offset else "")
