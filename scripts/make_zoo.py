@@ -16,14 +16,14 @@ import torch
 
 import holdfast as hf
 from holdfast.certify.curve import RADII
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import network_hash
 from holdfast.certify.outcomes import Outcomes
 from holdfast.data import load as load_data
 from holdfast.data import to_float
-from holdfast.models.storage import ZOO
 from holdfast.paper.budget import budget_label
 from holdfast.paper.measure import read_run
 from holdfast.paper.tables import reported_rows
+from holdfast.zoo import FOLDER as ZOO
 
 LARGEST = 20e6
 """Bytes of one file."""
@@ -63,7 +63,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
             "cpu": run.environment.get("cpu"),
             "threads": run.environment.get("threads"),
         },
-        "weights_sha256": fingerprint(model),
+        "weights_sha256": network_hash(model),
         "audit": None,
     }
 

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.certify.exact import exact_network
 from holdfast.certify.radii import Certificates, certify, full_precision
@@ -231,8 +231,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         pixels = self._pixels(self._rows(X))
-        assert self.exact_.head is not None
-        network = nn.Sequential(*(proved.layer for proved in self.exact_.layers), self.exact_.head)
+        network = self.exact_.classifier()
         with torch.no_grad(), full_precision(pixels.device):
             return np.asarray(torch.cat([network(part) for part in torch.split(pixels, BATCH)]).numpy())
 

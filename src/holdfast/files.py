@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from holdfast.errors import CheckpointError
+
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
     """Write beside `path`, force it to the disk, then rename; what was there moves to `keep` if given.
@@ -23,6 +25,22 @@ def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) ->
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_or_explain(path: Path, content: bytes) -> None:
+    """`write_atomically` to a place that a user named.
+
+    Raises:
+        CheckpointError: there is no such folder, it cannot be written to, or the disk is full.
+    """
+    try:
+        write_atomically(path, content)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path}: cannot write there ({error.strerror}); create the folder first"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot write there ({error.strerror})") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 import holdfast as hf
 from holdfast.attacks.audit import audit
 from holdfast.data import load, to_float
-from holdfast.models.storage import ZOO
+from holdfast.zoo import FOLDER as ZOO
 from tests.attacks.networks import digits
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify import exact, layer_bounds, radii
-from holdfast.certify.exact import exact_network, fingerprint
+from holdfast.certify.exact import exact_network, fingerprint, network_hash
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
@@ -162,6 +162,19 @@ def test_fingerprints_see_structure_and_numbers() -> None:
     other[2].weight[0, 0] += 2.0**-20  # type: ignore[index, operator]
     assert fingerprint(other) != fingerprint(model)
     assert fingerprint(nn.Sequential(hf.GroupSort(2))) != fingerprint(nn.Sequential(hf.GroupSort(4)))
+
+
+def test_the_hash_in_records_is_the_same_in_every_version() -> None:
+    model = network()
+    for name, tensor in model.state_dict().items():
+        tensor.fill_(len(name) / 64)
+    known = "22ee5e397efca74de7e85d994fef07373550ea3772c3f5f41b1dc547ce40aff8"
+    assert network_hash(model) == known
+    model.extra_repr = lambda: "written otherwise"  # type: ignore[method-assign]
+    assert network_hash(model) == known
+    other = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series="exponential")
+    other.load_state_dict(model.state_dict())
+    assert network_hash(other) != network_hash(model)
 
 
 def gain_layer(gain: float) -> LipschitzModule:

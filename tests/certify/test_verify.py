@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.certify.exact import exact_network, fingerprint
+from holdfast.certify.exact import exact_network, network_hash
 from holdfast.certify.independent import read_network
 from holdfast.certify.records import FILE
 from holdfast.certify.verify import verify
@@ -79,7 +79,9 @@ def written(tmp_path: Path) -> tuple[Path, Path, torch.Tensor]:
     hf.save(model, weights)
     images = torch.rand(12, *SHAPE)
     cert = hf.certify(model, images)
-    lines = [{"weights_sha256": fingerprint(model), "lipschitz": cert.lipschitz, "precision": cert.precision}]
+    lines = [
+        {"weights_sha256": network_hash(model), "lipschitz": cert.lipschitz, "precision": cert.precision}
+    ]
     for i in range(len(images)):
         columns = ("prediction", "runner_up", "margin", "rounding", "radius")
         lines.append({"index": i, **{name: getattr(cert, name)[i].item() for name in columns}})

@@ -83,7 +83,7 @@ def test_download_reports_a_network_that_is_not_there(command: Command, tmp_path
 def test_an_empty_zoo_says_so_kindly(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.network.ZOO", tmp_path)
+    monkeypatch.setattr("holdfast.zoo.FOLDER", tmp_path)
     assert "No network ships with this version" in command("zoo", "list").out
     assert json.loads(command("zoo", "list", "--json").out) == []
 
@@ -91,7 +91,7 @@ def test_an_empty_zoo_says_so_kindly(
 def test_zoo_lists_what_ships(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.network.ZOO", tmp_path)
+    monkeypatch.setattr("holdfast.zoo.FOLDER", tmp_path)
     (tmp_path / "tiny-digits.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
     (found,) = json.loads(command("zoo", "list", "--json").out)
     assert (found["name"], found["width"], found["num_classes"]) == ("tiny-digits", 2, 10)

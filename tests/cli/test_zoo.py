@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import network_hash
 from holdfast.data import load, to_float
-from holdfast.models.storage import ZOO
+from holdfast.zoo import FOLDER as ZOO
 
 from .conftest import Command
 
@@ -22,7 +22,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
     """A folder with one network, made from a finished run."""
     folder = tmp_path / "zoo"
     folder.mkdir()
-    for place in ("holdfast.cli.network.ZOO", "holdfast.models.storage.ZOO", "make_zoo.ZOO"):
+    for place in ("holdfast.zoo.FOLDER", "make_zoo.ZOO"):
         monkeypatch.setattr(place, folder)
     card = make_zoo.make(trained, "tiny-digits")
     (folder / "tiny-digits.json").write_text(json.dumps(card))
@@ -31,7 +31,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
 
 @pytest.mark.parametrize("card", sorted(ZOO.glob("*.json")), ids=lambda path: path.stem)
 def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
-    assert fingerprint(hf.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
+    assert network_hash(hf.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
 
 
 def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:

@@ -11,7 +11,6 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.models import storage
 from holdfast.models.compact import compact, expand
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import SOC
@@ -180,7 +179,7 @@ def test_integers_in_the_place_of_weights(file: Path) -> None:
 
 
 def test_names_of_the_zoo(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "ZOO", file.parent)
+    monkeypatch.setattr("holdfast.zoo.FOLDER", file.parent)
     assert isinstance(hf.load("net"), LipConvnet)
     with pytest.raises(CheckpointError, match=r"nett: no such file, and no network .*; did you mean 'net'"):
         hf.load("nett")

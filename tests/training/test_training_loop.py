@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import network_hash
 from holdfast.certify.records import read_records
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
 from holdfast.models.storage import load as load_model
@@ -134,7 +134,7 @@ def test_a_finished_run_has_the_certificates_of_its_best_model(whole):
     assert accuracy.standard == summary.test["best"]["standard"]
     assert accuracy[36 / 255] == summary.test["best"]["certified"]["36/255"]
     assert records.weights_file == out / "best.safetensors"
-    assert records.weights_hash == fingerprint(load_model(records.weights_file))
+    assert records.weights_hash == network_hash(load_model(records.weights_file))
 
 
 def test_same_options_give_the_same_bits(whole, tmp_path):

@@ -26,7 +26,7 @@ from holdfast.attacks.nearest import Nearest
 from holdfast.attacks.report import AuditRecord, AuditReport, CounterExample, counter_example
 from holdfast.attacks.settings import AttackSettings
 from holdfast.certify.curve import Certified
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import network_hash
 from holdfast.certify.radii import certify, check_images
 from holdfast.errors import ArgumentError, choose
 from holdfast.nn.walk import unwrap
@@ -123,7 +123,7 @@ def audit(
             attacks=attacks,
             settings=settings,
             batch_size=batch_size,
-            about={"precision": precision, "weights_sha256": fingerprint(unwrap(model))},
+            about={"precision": precision, "weights_sha256": network_hash(unwrap(model))},
             progress=progress,
         )
     except InterruptedAudit as interruption:

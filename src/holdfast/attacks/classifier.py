@@ -60,9 +60,7 @@ def certified_classifier(model: nn.Module, input_shape: Shape, precision: str = 
         surrogate = freeze(
             nn.Sequential(OrderedDict([*body._modules.items(), ("classes", head)])), input_shape
         )
-    assert network.head is not None  # split_head has seen it
-    exact = nn.Sequential(*(proved.layer for proved in network.layers), network.head)
-    return Classifier(exact, surrogate.requires_grad_(False), dtype, device)
+    return Classifier(network.classifier(), surrogate.requires_grad_(False), dtype, device)
 
 
 def any_classifier(module: nn.Module, precision: str = "float64") -> Classifier:

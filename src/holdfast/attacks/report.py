@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from holdfast.errors import ArgumentError, BrokenCertificateError
-from holdfast.models.storage import write_atomically
+from holdfast.files import write_or_explain
 
 RATIO_EDGES = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0)
 """Bounds of the histogram of distance over radius; bin i holds ratios from edge i-1 up to below edge i."""
@@ -58,7 +58,7 @@ class CounterExample:
         """Write one safetensors file: `image`, `adversarial`, and the record as metadata."""
         tensors = {"image": self.image.contiguous(), "adversarial": self.adversarial.contiguous()}
         metadata = {name: json.dumps(value) for name, value in asdict(self.record).items()}
-        write_atomically(path, save(tensors, metadata))
+        write_or_explain(path, save(tensors, metadata))
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class AuditReport:
             paths.append(folder / f"broken-{example.record.index}.safetensors")
             example.save(paths[-1])
         lines = "".join(json.dumps(_finite(asdict(record))) + "\n" for record in self.records)
-        write_atomically(folder / RECORDS, lines.encode())
-        write_atomically(folder / SUMMARY, (json.dumps(self.summary(), indent=2) + "\n").encode())
+        write_or_explain(folder / RECORDS, lines.encode())
+        write_or_explain(folder / SUMMARY, (json.dumps(self.summary(), indent=2) + "\n").encode())
         return [*paths, folder / RECORDS, folder / SUMMARY]
 
     def check(self) -> None:

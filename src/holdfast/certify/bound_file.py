@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.certify.exact import ProvedLayer
 from holdfast.errors import CheckpointError
-from holdfast.models.storage import write_atomically
+from holdfast.files import write_or_explain
 
 BOUND = "bound.json"
 
@@ -43,7 +43,7 @@ def write_bound(layers: Sequence[ProvedLayer], folder: Path) -> Path:
         rows.append(
             asdict(LayerBound(layer.path, layer.name, tuple(layer.input_shape), layer.bound, through))
         )
-    write_atomically(folder / BOUND, (json.dumps({"layers": rows}, indent=1) + "\n").encode())
+    write_or_explain(folder / BOUND, (json.dumps({"layers": rows}, indent=1) + "\n").encode())
     return folder / BOUND
 
 

@@ -7,12 +7,13 @@ Every layer comes with a proved Lipschitz bound and a proved bound on its own ro
 
 import copy
 import hashlib
+import json
 import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 
 import torch
@@ -76,6 +77,11 @@ class ExactNetwork:
                 total = layer.bound if total == 1 else product_up(total, layer.bound)
         return total
 
+    def classifier(self) -> nn.Sequential:
+        """Layers and head as one module, from images to logits."""
+        assert self.head is not None, "a network without a head classifies nothing"
+        return nn.Sequential(*(proved.layer for proved in self.layers), self.head)
+
 
 _KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
 _KNOWN_LIMIT = 2
@@ -107,8 +113,24 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
     return network
 
 
+def network_hash(model: nn.Module) -> str:
+    """SHA-256 that names a network in records: its config (else the classes of its modules) and its tensors.
+
+    It must not change between versions, for then old certificates could not be verified: what a later version
+    adds to a config may count only where it is not the default.
+    """
+    config = getattr(model, "config", None)
+    if is_dataclass(config) and not isinstance(config, type):
+        structure: object = asdict(config)
+    else:
+        structure = [[path, type(module).__qualname__] for path, module in model.named_modules()]
+    digest = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
+    hash_tensors(digest, model.state_dict())
+    return digest.hexdigest()
+
+
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the structure of a model and every number in it."""
+    """SHA-256 over everything that decides what a model of known classes computes: a key for this process."""
     digest = hashlib.sha256()
     for path, module in model.named_modules(remove_duplicate=False):
         plain = {

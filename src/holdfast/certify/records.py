@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from holdfast.certify.exact import fingerprint
+from holdfast.certify.exact import network_hash
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.radii import Certificates
 from holdfast.errors import CheckpointError
+from holdfast.files import write_or_explain
 from holdfast.machine import command_line, cpu_model
 from holdfast.models.lipconvnet import LipConvnet
-from holdfast.models.storage import write_atomically
 
 if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
@@ -45,7 +45,7 @@ class Records:
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of the network's tensors."""
+        """SHA-256 that names the network, see `certify.exact.network_hash`."""
         return str(self.header["weights_sha256"])
 
     @property
@@ -118,7 +118,7 @@ def write_records(
     header = {
         "format": FORMAT,
         "weights": _relative(weights.resolve(), folder.resolve()),
-        "weights_sha256": fingerprint(model),
+        "weights_sha256": network_hash(model),
         "model": vars(model.config),
         "data": images.name,
         "data_sha256": images.fingerprint,
@@ -149,7 +149,7 @@ def write_records(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"out: cannot make the folder {folder}: {error.strerror or error}") from error
-    write_atomically(folder / FILE, ("\n".join(lines) + "\n").encode())
+    write_or_explain(folder / FILE, ("\n".join(lines) + "\n").encode())
     return folder / FILE
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.certify.exact import exact_network, fingerprint
+from holdfast.certify.exact import exact_network, network_hash
 from holdfast.certify.independent import Array, NumpyNetwork, read_network
 from holdfast.certify.radii import LARGEST_RADIUS, PRECISIONS
 from holdfast.certify.records import FILE
@@ -86,7 +86,7 @@ def verify(
     if sample < 1:
         raise ArgumentError(f"sample: expected at least 1, got {sample}")
     proved = load(model)
-    if fingerprint(proved) != header["weights_sha256"]:
+    if network_hash(proved) != header["weights_sha256"]:
         raise CheckpointError(f"{model}: holds other weights than those that {records} was written for")
     chosen = sorted(np.random.default_rng(seed).permutation(len(rows))[:sample].tolist())
     rows = [rows[i] for i in chosen]

@@ -124,14 +124,14 @@ audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 def _knows_more(run: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
     """Whether the run has an audit of these weights that this one, of fewer images or attacks, would hide."""
     from holdfast.attacks.report import SUMMARY
-    from holdfast.certify.exact import fingerprint
+    from holdfast.certify.exact import network_hash
 
     path = run / SUMMARY
     if not path.is_file():
         return False
     known = json.loads(path.read_text(encoding="utf-8"))
     more = known["images"] > images or not set(known["attacks"]) <= set(attacks)
-    return more and known["weights_sha256"] == fingerprint(network)
+    return more and known["weights_sha256"] == network_hash(network)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.cli.network import shipped_networks
+from holdfast.zoo import networks
 
 DATA = ("cifar10", "cifar100", "digits")
 
@@ -21,4 +21,4 @@ def archive_names(incomplete: str) -> list[str]:
 
 def shipped_names(incomplete: str) -> list[str]:
     """Networks of the zoo."""
-    return [name for name in shipped_networks() if name.startswith(incomplete)]
+    return [name for name in networks() if name.startswith(incomplete)]

@@ -1,10 +1,12 @@
 """From what a user names (a run, a file, a network of the zoo) to a file of weights and its images."""
 
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import zoo
 from holdfast.errors import ArgumentError, CheckpointError, DataError, choose
 
 if TYPE_CHECKING:
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from holdfast.models.lipconvnet import LipConvnet
 
 WEIGHTS = {"last": "model.safetensors", "best": "best.safetensors"}
-ZOO = Path(__file__).parents[1] / "zoo"
 FIXED_SIZE = ("cifar10", "cifar100")
 
 
@@ -35,7 +36,7 @@ class Source:
     data: str | None
 
 
-def find_network(named: Path | None, zoo: str | None, weights: str) -> Source:
+def find_network(named: Path | None, shipped: str | None, weights: str) -> Source:
     """The network that the arguments of a command name.
 
     Raises:
@@ -43,12 +44,12 @@ def find_network(named: Path | None, zoo: str | None, weights: str) -> Source:
         CheckpointError: the run or file is not there, or the run has not saved a network yet.
     """
     choose("weights", weights, WEIGHTS)
-    if (named is None) == (zoo is None):
+    if (named is None) == (shipped is None):
         raise ArgumentError(
             "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME (only one of them)"
         )
-    if zoo is not None:
-        return _shipped(zoo)
+    if shipped is not None:
+        return _shipped(shipped)
     assert named is not None
     if named.is_file():
         return Source(named, named.stem, None, None)
@@ -64,11 +65,6 @@ def find_network(named: Path | None, zoo: str | None, weights: str) -> Source:
             else f"{named}: is not the folder of a run; expected {file.name} in it"
         )
     return Source(file, named.resolve().name, named, _data_of(named))
-
-
-def shipped_networks() -> dict[str, Path]:
-    """Networks that come with the package, by name."""
-    return {file.stem: file for file in sorted(ZOO.glob("*.safetensors"))}
 
 
 def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dataset":
@@ -161,14 +157,15 @@ def pick_device(name: str) -> "torch.device":
 
 
 def _shipped(name: str) -> Source:
-    known = shipped_networks()
+    known = zoo.networks()
     if not known:
         raise ArgumentError(
             "zoo: no network ships with this version; train one with holdfast demo or holdfast train"
         )
-    return Source(
-        known[choose("zoo", name, known)], name, None, next((d for d in FIXED_SIZE[::-1] if d in name), None)
-    )
+    file = known[choose("zoo", name, known)]
+    card = file.with_suffix(".json")
+    data = json.loads(card.read_text(encoding="utf-8"))["data"] if card.is_file() else None
+    return Source(file, name, None, data)
 
 
 def _data_of(run: Path) -> str | None:

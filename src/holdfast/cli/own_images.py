@@ -123,7 +123,7 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source)
 
 
 def _write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    from holdfast.models.storage import write_atomically
+    from holdfast.files import write_or_explain
 
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    write_atomically(folder / "pictures.jsonl", lines.encode())
+    write_or_explain(folder / "pictures.jsonl", lines.encode())

@@ -59,12 +59,12 @@ report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
 
 def write_page(evidence: "Sequence[Evidence]", path: Path) -> None:
     """Render and write one page; it appears complete or not at all."""
-    from holdfast.models.storage import write_atomically
+    from holdfast.files import write_or_explain
     from holdfast.report.page import render
 
     text = render(evidence, {run.name: paper_row(run) for run in evidence})
     make_folder(path.parent)
-    write_atomically(path, text.encode())
+    write_or_explain(path, text.encode())
 
 
 def write_pictures(evidence: "Sequence[Evidence]", folder: Path) -> list[Path]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.console import help_without_command, print_json, print_table, say
-from holdfast.cli.network import shipped_networks
 from holdfast.errors import CheckpointError, choose
+from holdfast.zoo import networks
 
 RADII = ("36/255", "72/255", "108/255")
 zoo_app = typer.Typer(help="Networks that ship with holdfast.")
@@ -35,7 +35,7 @@ def list_zoo(
     """List the networks that can be used at once, by name."""
     rows = [
         {"name": name, "megabytes": file.stat().st_size / 1e6, **_describe(file), "card": _card(file)}
-        for name, file in shipped_networks().items()
+        for name, file in networks().items()
     ]
     if as_json:
         print_json(rows)
@@ -67,7 +67,7 @@ def show_zoo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
-    known = shipped_networks()
+    known = networks()
     file = known[choose("zoo", name, known)]
     card = _card(file)
     if as_json:

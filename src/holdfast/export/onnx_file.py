@@ -18,7 +18,7 @@ from holdfast.export.classifier import run, session
 from holdfast.export.graph import INPUT, Graph, need_runtime
 from holdfast.export.layers import emit
 from holdfast.export.metadata import Metadata
-from holdfast.models.storage import write_atomically
+from holdfast.files import write_or_explain
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
 from holdfast.nn.heads import ConstantHead
 from holdfast.nn.lipschitz import LipschitzModule, Shape
@@ -107,7 +107,7 @@ def export_onnx(
     )
     graph.onnx.helper.set_model_props(onnx_model, metadata.to_properties())
     content = onnx_model.SerializeToString()
-    write_atomically(Path(path), content)
+    write_or_explain(Path(path), content)
     return Exported(Path(path), len(content), network.lipschitz, difference)
 
 
@@ -127,13 +127,9 @@ def _fastest(layer: LipschitzModule, shape: Shape) -> LipschitzModule:
 
 def _difference(network: ExactNetwork, content: bytes, shape: Shape) -> float:
     """Largest difference of a logit on images that were drawn once and for all."""
-    assert network.head is not None
     images = _trial_images(shape)
     with torch.no_grad(), full_precision(torch.device("cpu")):
-        features = images.double()
-        for proved in network.layers:
-            features = proved.layer(features)
-        expected = network.head(features)
+        expected = network.classifier()(images.double())
     found = torch.from_numpy(run(session(content), images.numpy()))
     difference = float((found.double() - expected).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):

@@ -13,15 +13,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from holdfast import files
+from holdfast import zoo
 from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.files import write_or_explain
 from holdfast.models import compact as compacting
 from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
 from holdfast.nn.walk import unwrap
 
 FORMAT = 1
 KEY = "holdfast"
-ZOO = Path(__file__).parents[1] / "zoo"
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = False) -> None:
@@ -57,7 +57,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
         if compact
         else {name: t.detach().cpu().contiguous() for name, t in inner.state_dict().items()}
     )
-    write_atomically(Path(path), to_bytes(tensors, {KEY: json.dumps(header)}))
+    write_or_explain(Path(path), to_bytes(tensors, {KEY: json.dumps(header)}))
 
 
 def load(path: str | os.PathLike[str]) -> LipConvnet:
@@ -82,27 +82,11 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
     return model.eval()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` such that a crash leaves the old file or the new one, never a part.
-
-    Raises:
-        CheckpointError: there is no such folder, it cannot be written to, or the disk is full.
-    """
-    try:
-        files.write_atomically(path, content)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{path}: cannot write there ({error.strerror}); create the folder first"
-        ) from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot write there ({error.strerror})") from error
-
-
 def _locate(path: str | os.PathLike[str]) -> Path:
     """The file itself, or that of the zoo's network of this name."""
     if Path(path).is_file():
         return Path(path)
-    shipped = {file.stem: file for file in ZOO.glob("*.safetensors")}
+    shipped = zoo.networks()
     if str(path) in shipped:
         return shipped[str(path)]
     if Path(path).is_dir():
