@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.functional.karatsuba import KaratsubaOperator, karatsuba_pays
-from holdfast.functional.skew import SkewOperator, skew_series_reference
+from holdfast.functional.skew import SkewOperator
 from holdfast.functional.skew_norms import (
     kernel_norm_estimate,
     kernel_norm_vectors,
@@ -16,6 +16,7 @@ from holdfast.functional.skew_norms import (
 from holdfast.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
 from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator
 from tests.reference.exponential import dense_convolution, dense_polynomial
+from tests.reference.skew import skew_series_reference
 
 COEFFICIENTS = [(0.9, 0.8), (0.99, 0.8, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.8, 0.4, 0.1, 0.02)]
 # channels, inputs, outputs, kernel, height, width: every path, with partial inputs and outputs

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from holdfast.errors import ArgumentError
 from holdfast.functional import eigenvalues, modulus, spectral, strips
+from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from holdfast.functional.spectral import (
     circular_convolution_norm_upper_bound,
     matrix_norm_upper_bound,
-    polynomial_modulus_lower_bound,
-    polynomial_modulus_upper_bound,
     spectral_matrices_norm_upper_bound,
     zero_padded_convolution_norm_upper_bound,
 )

@@ -19,17 +19,6 @@ Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
 
 
-def skew_series_reference(
-    x: Tensor, kernel: Tensor, coefficients: tuple[float, ...], out_channels: int
-) -> Tensor:
-    """p(A) x by Horner's rule through `conv2d` and autograd: the plain path, oracle of the fast one."""
-    padded = F.pad(x, (0, 0, 0, 0, 0, kernel.shape[0] - x.shape[1]))
-    y = coefficients[-1] * padded
-    for c in reversed(coefficients[:-1]):
-        y = F.conv2d(y, kernel, padding=kernel.shape[-1] // 2) + c * padded
-    return y[:, :out_channels]
-
-
 Made = TypeVar("Made")
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from holdfast.errors import ArgumentError
 from holdfast.functional.eigenvalues import largest_eigenvalue_upper_bound, ritz_values, start_vectors
-from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from holdfast.functional.rounding import (
     TINY,
     UNIT,
@@ -32,15 +31,6 @@ from holdfast.functional.rounding import (
     times_power_of_two,
 )
 from holdfast.functional.strips import Strips
-
-__all__ = [
-    "circular_convolution_norm_upper_bound",
-    "matrix_norm_upper_bound",
-    "polynomial_modulus_lower_bound",
-    "polynomial_modulus_upper_bound",
-    "spectral_matrices_norm_upper_bound",
-    "zero_padded_convolution_norm_upper_bound",
-]
 
 GAP = 1e-7  # first distance between estimate and guess; rounding errors of the proof are about 1e-10
 SKEW_GAP = 1e-5  # the polynomial of a skew operator is flat: its norm to five digits is plenty
