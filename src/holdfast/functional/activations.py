@@ -1,9 +1,8 @@
 r"""Activations on pairs of channels: MaxMin, GroupSort and the Householder activation :math:`\sigma_\theta`.
 
 Channel k is paired with channel k + C/2 (section 6 of the paper). All selections but those of folds are
-`lerp` with weights 0 and 1, which returns one of its ends to the bit (unless their difference overflows):
-`torch.where` does the same, but on
-CPUs its data-dependent branch costs more than ten times as much.
+`lerp` with weights 0 and 1, which returns one of its ends to the bit, unless their difference overflows:
+`torch.where` does the same, but on CPUs its data-dependent branch costs more than ten times as much.
 
 Error bounds count roundings in units of u, the unit roundoff of the dtype of z or of the parameters, the
 coarser one; sine, cosine and exponential are taken to be within one unit in the last place, and nothing to
