@@ -40,6 +40,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
     order = torch.arange(len(images))
     outcomes = Outcomes(order, images.labels, found.prediction, found.runner_up, found.radius)
     accuracy = outcomes.accuracy()
+    printed = reported_rows().get(run.network)
     return {
         "name": name,
         "data": run.config.data,
@@ -49,7 +50,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
         "median_radius": outcomes.median_radius(),
         "lipschitz": found.lipschitz,
         "precision": found.precision,
-        "paper": reported_rows().get(run.network),
+        "paper": list(printed[1].reported.values()) if printed else None,
         "before_rounding": {
             key: run.summary.test["best"][key] for key in ("standard", "certified", "lipschitz")
         },

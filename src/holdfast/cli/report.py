@@ -88,7 +88,7 @@ def paper_row(run: "Evidence") -> "Comparison":
     """The paper's numbers for the network of a run, and how far the run's budget is from the paper's."""
     from holdfast.errors import HoldfastError
     from holdfast.paper.budget import budget_label, network_of
-    from holdfast.paper.tables import tables
+    from holdfast.paper.tables import reported_rows
     from holdfast.report.page import Comparison
     from holdfast.report.plots.curve import Reported
     from holdfast.training.config import TrainConfig
@@ -99,15 +99,13 @@ def paper_row(run: "Evidence") -> "Comparison":
         return Comparison()  # options of another version; the numbers of the run are still its own
     if not run.options or run.records.data != config.data:
         return Comparison()
-    for table in tables().values():
-        if table.kind != "accuracy" or table.split != "test":
-            continue
-        for row in table.rows:
-            if row.network == network_of(config):
-                name = f"paper, table {table.number}: LipConvnet-{row.depth} {row.method}"
-                values = {column: float(value) for column, value in row.reported.items()}
-                return Comparison(Reported(name, values), budget_label(config))
-    return Comparison()
+    printed = reported_rows().get(network_of(config))
+    if printed is None:
+        return Comparison()
+    table, row = printed
+    name = f"paper, table {table.number}: LipConvnet-{row.depth} {row.method}"
+    values = {column: float(value) for column, value in row.reported.items()}
+    return Comparison(Reported(name, values), budget_label(config))
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -190,14 +190,14 @@ def _draw_curves(results: Path) -> "Iterable[Path]":
     from holdfast.paper.curves import best_runs, curve_file
     from holdfast.paper.keep import read_certificates
     from holdfast.paper.measure import finished_runs
-    from holdfast.paper.tables import COLUMNS, reported_rows
+    from holdfast.paper.tables import reported_rows
     from holdfast.report.plots.curve import Reported, curve_figure
     from holdfast.report.style import write_png
 
     for dataset, run in best_runs(finished_runs(results)).items():
         crosses = None
         if printed := reported_rows().get(run.network):
-            values = dict(zip(COLUMNS, map(float, printed), strict=True))
+            values = {column: float(value) for column, value in printed[1].reported.items()}
             crosses = Reported("the paper, 200 epochs", values)
         name = f"holdfast, {run.summary.epochs:.0f} epochs"
         figure = curve_figure({name: read_certificates(run.folder)}, crosses)

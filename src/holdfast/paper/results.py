@@ -88,7 +88,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
             (
                 run.folder.name,
                 *(f"{values[column]:.2f}" for column in COLUMNS),
-                " / ".join(paper) if paper else "",
+                " / ".join(paper[1].reported.values()) if paper else "",
                 budget_label(run.config),
                 str(run.config.seed),
                 f"{summary.epochs:.1f}",

@@ -149,13 +149,13 @@ def networks(*names: str) -> tuple[Network, ...]:
     return tuple(dict.fromkeys(row.network for row in rows))
 
 
-def reported_rows() -> dict[Network, tuple[str, ...]]:
-    """What the paper prints for each network on the test set, from the first table that has it."""
-    found: dict[Network, tuple[str, ...]] = {}
+def reported_rows() -> dict[Network, tuple[Table, Row]]:
+    """Where the paper prints each network on the test set: the first table that has it."""
+    found: dict[Network, tuple[Table, Row]] = {}
     for table in tables().values():
         if table.kind == "accuracy" and table.split == "test":
             for row in table.rows:
-                found.setdefault(row.network, tuple(row.reported.values()))
+                found.setdefault(row.network, (table, row))
     return found
 
 
