@@ -79,11 +79,13 @@ def folder_name(config: TrainConfig) -> str:
 
     >>> network = Network("cifar10", 5, "soc", "hh1", "lln", 0.5)
     >>> folder_name(Budget(epochs=5, width=16).config(network, seed=1))
-    'cifar10-lipconvnet5-soc-hh1-lln-cr0.5-w16-5epochs-step-seed1'
+    'cifar10-lipconvnet5-soc-hh1-lln-cr0.5-w16-5epochs-step-exponential-seed1'
     """
     length = f"{config.epochs}epochs" if config.minutes is None else f"{config.minutes:g}min"
-    crop = "" if config.crop is None else f"-crop{config.crop}"
-    return f"{network_of(config).key}-w{config.width}-{length}-{config.schedule}{crop}-seed{config.seed}"
+    parts = [network_of(config).key, f"w{config.width}", length, config.schedule]
+    parts += [] if config.series == TrainConfig.series else [config.series]
+    parts += [] if config.crop is None else [f"crop{config.crop}"]
+    return "-".join([*parts, f"seed{config.seed}"])
 
 
 def plan(networks: Iterable[Network], budget: Budget, seeds: Sequence[int], out: Path) -> tuple[Job, ...]:
