@@ -170,7 +170,7 @@ def budgets(folder: Path = RESULTS) -> str:
         [
             str(run.config.width),
             f"{run.summary.epochs:.0f}",
-            run.config.schedule,
+            run.config.series,
             f"{run.config.lr:g}",
             str(4 if run.config.crop is None else run.config.crop),
             f"{_core_hours(run):.1f}",
@@ -178,7 +178,7 @@ def budgets(folder: Path = RESULTS) -> str:
         ]
         for run in sorted(runs, key=_core_hours)
     ]
-    head = ["width", "epochs", "schedule", "lr", "crops padded by", "core hours", "standard", *RADII]
+    head = ["width", "epochs", "series", "lr", "crops padded by", "core hours", "standard", *RADII]
     return _table(head, rows, numbers=len(head))
 
 
