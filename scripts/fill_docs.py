@@ -155,10 +155,11 @@ def zoo(folder: Path = ZOO) -> str:
         verdict = "not yet" if audit is None else f"{audit['broken']} of {audit['certified']:,} broken"
         shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
         cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
-        spent = f"{training['epochs']:.0f} epochs, {training['hours']:.1f} hours of {cores}"
+        epochs, width = training["budget"].split(", ")[:2]
+        spent = f"{width}, {epochs}, {training['hours']:.1f} hours of {cores}"
         rows.append([f"`{card['name']}`", *shares, spent, verdict])
         if card["paper"]:
-            rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "200 epochs", ""])
+            rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "width 32, 200 epochs", ""])
     head = ["network", "standard", *RADII, "training", "audit"]
     return _table(head, rows, numbers=6)
 
