@@ -1,6 +1,7 @@
 """RESULTS.md from a small fixture: deterministic, complete, honest about what is missing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_pairs_of_different_budgets_or_seeds_prove_nothing(write_run: WriteRun) 
     write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0), budget=Budget())
     write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 17.0), budget=SMALL, seed=1)
     assert claims_sheet(finished_runs(root)).lines == ()
+
+
+def test_pairs_of_different_series_prove_nothing_unless_only_one_has_a_series(write_run: WriteRun) -> None:
+    isometric = replace(SMALL, series="isometric")
+    root = write_run("cifar10-main", "5-soc-maxmin", (62.0, 42.0, 24.0, 12.0), budget=isometric).parent
+    write_run("cifar10-main", "5-hh", (50.0, 40.0, 20.0, 10.0))
+    assert claims_sheet(finished_runs(root)).lines == ()
+    write_run("cifar10-shallow", "5-bcop", (62.0, 42.0, 24.0, 15.0))
+    (line,) = claims_sheet(finished_runs(root)).lines
+    assert (line[0], line[4]) == ("SOC beats BCOP", "-3.00")
 
 
 def test_a_gain_within_chance_is_called_so(write_run: WriteRun) -> None:

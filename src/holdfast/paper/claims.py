@@ -96,7 +96,7 @@ def _lines(claim: Claim, runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
             continue
         for better in sorted(known[network], key=_order):
             for worse in sorted(known.get(claim.worse(network), ()), key=_order):
-                if _order(better) == _order(worse):
+                if _alike(better, worse):
                     gain, verdict = judge(claim, better, worse)
                     reported = _reported_gain(network, claim.worse(network), claim.column)
                     paper = "" if reported is None else f"{reported:+.2f}"
@@ -119,8 +119,15 @@ def judge(claim: Claim, better: Run, worse: Run) -> tuple[float, str]:
 
 
 def _order(run: Run) -> tuple[str, int]:
-    """Budget without what only SOC has, and seed: pairs must agree in both."""
-    return budget_label(replace(run.config, conv="bcop")), run.config.seed
+    return budget_label(run.config), run.config.seed
+
+
+def _alike(run: Run, other: Run) -> bool:
+    """Whether two runs agree in budget and seed; only two with SOC layers can agree in their series."""
+    if run.config.conv == other.config.conv:
+        return _order(run) == _order(other)
+    shared = [replace(config, conv="bcop") for config in (run.config, other.config)]
+    return budget_label(shared[0]) == budget_label(shared[1]) and run.config.seed == other.config.seed
 
 
 def _reported_gain(better: Network, worse: Network, column: str) -> float | None:
