@@ -177,6 +177,13 @@ def test_the_hash_in_records_is_the_same_in_every_version() -> None:
     assert network_hash(other) != network_hash(model)
 
 
+def test_the_hash_of_other_networks_sees_their_modules_as_often_as_they_run() -> None:
+    act = hf.MaxMin()
+    once, twice = nn.Sequential(act, Flatten()), nn.Sequential(act, Flatten())
+    twice.append(act)
+    assert network_hash(once) != network_hash(twice)
+
+
 def gain_layer(gain: float) -> LipschitzModule:
     """A layer of somebody else's, defined anew with the same name, as in a notebook."""
 

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import torch
@@ -24,6 +24,7 @@ from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.modulus import polynomial_modulus_upper_bound
 from holdfast.functional.orthogonalize import LARGEST_CONDITION, condition
 from holdfast.functional.rounding import product_up
+from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn.bcop import BCOP
 from holdfast.nn.cayley import LARGEST_ERROR, Cayley
 from holdfast.nn.frozen_skew import FrozenSeries
@@ -119,11 +120,11 @@ def network_hash(model: nn.Module) -> str:
     It must not change between versions, for then old certificates could not be verified: what a later version
     adds to a config may count only where it is not the default.
     """
-    config = getattr(model, "config", None)
-    if is_dataclass(config) and not isinstance(config, type):
-        structure: object = asdict(config)
+    if isinstance(model, LipConvnet):
+        structure: object = asdict(model.config)
     else:
-        structure = [[path, type(module).__qualname__] for path, module in model.named_modules()]
+        modules = model.named_modules(remove_duplicate=False)
+        structure = [[path, type(module).__qualname__] for path, module in modules]
     digest = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
     hash_tensors(digest, model.state_dict())
     return digest.hexdigest()
