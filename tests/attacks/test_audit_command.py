@@ -67,6 +67,12 @@ def test_a_smaller_audit_does_not_hide_a_larger_one(run: Path) -> None:
     assert json.loads((run / "audit.json").read_text())["images"] == 3
 
 
+def test_a_damaged_audit_is_replaced(run: Path) -> None:
+    (run / "audit.json").write_text('{"images": 9')
+    call(run, *QUICK)
+    assert json.loads((run / "audit.json").read_text())["images"] == 5
+
+
 def test_an_audit_of_something_else_has_its_own_folder(run: Path) -> None:
     hf.save(hf.load(run / "best.safetensors"), run / "model.safetensors")
     call(run, "--weights", "last", *QUICK)

@@ -1,6 +1,5 @@
 """holdfast audit: attacks every certificate of a network, and exits with 1 if one breaks."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from rich.progress import Progress as Bar
 from holdfast.cli.console import make_folder, print_json, print_table, say
 from holdfast.cli.network import default_folder, find_network, pick_device, test_images
 from holdfast.cli.options import Data, Weights, Zoo
-from holdfast.errors import BrokenCertificateError
+from holdfast.errors import BrokenCertificateError, CheckpointError
 
 if TYPE_CHECKING:
     from holdfast.attacks.audit import Progress
@@ -123,15 +122,16 @@ audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 def _knows_more(run: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
     """Whether the run has an audit of these weights that this one, of fewer images or attacks, would hide."""
-    from holdfast.attacks.report import SUMMARY
     from holdfast.certify.exact import network_hash
+    from holdfast.report.audit import read_audit
 
-    path = run / SUMMARY
-    if not path.is_file():
+    try:
+        known = read_audit(run)
+    except CheckpointError:  # damaged: nothing that could be hidden
         return False
-    known = json.loads(path.read_text(encoding="utf-8"))
-    more = known["images"] > images or not set(known["attacks"]) <= set(attacks)
-    return more and known["weights_sha256"] == network_hash(network)
+    if known is None or not known.is_of(network_hash(network)):
+        return False
+    return known.summary["images"] > images or not set(known.summary["attacks"]) <= set(attacks)
 
 
 @contextmanager
