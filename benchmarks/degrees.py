@@ -51,9 +51,8 @@ def series(coefficients: np.ndarray, radius: float, scale: bool) -> Series:
 
 
 def family(radius: float, training: tuple[int, float], evaluation: tuple[int, float]) -> Family:
-    make_series.RADIUS = radius
-    low = make_series.isometric(*training)
-    high = make_series.isometric(*evaluation, like=low)
+    low = make_series.isometric(radius, *training)
+    high = make_series.isometric(radius, *evaluation, like=low)
     sizes, target = (
         (1, 3, 5),
         radius / (SERIES["isometric"].evaluation[3].radius / SERIES["isometric"].target[3]),

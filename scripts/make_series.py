@@ -4,11 +4,11 @@
 
 For a skew operator A, p(A) is orthogonal as far as |p(iy)| = 1 on |y| <= ||A||.
 
-- isometric: minimise max | |p(iy)| - 1 | on [0, r] subject to |arg p(iy) - phase(y)| <= drift, by linear
-  programmes. With the phase phi(y) of the last iterate, Re(p(iy) exp(-i phi)) equals |p(iy)| to second order
-  and is linear in the coefficients, and so are the constraints Im(p exp(-i (phase +- drift))) on the phase.
-  In training phase(y) = y. In evaluation it is the phase of the training polynomial, so that both turn by the
-  same angle, and a higher degree makes the modulus better.
+- isometric, wide: minimise max | |p(iy)| - 1 | on [0, r] subject to |arg p(iy) - phase(y)| <= drift, by
+  linear programmes. With the phase phi(y) of the last iterate, Re(p(iy) exp(-i phi)) equals |p(iy)| to
+  second order and is linear in the coefficients, and so are the constraints Im(p exp(-i (phase +- drift)))
+  on the phase. In training phase(y) = y. In evaluation it is the phase of the training polynomial, so that
+  both turn by the same angle, and a higher degree makes the modulus better.
 - exponential: interpolation of exp(iy) at Chebyshev points, near-minimax.
 
 Every polynomial that runs in evaluation is then divided by a proved upper bound of its largest modulus, so
@@ -24,10 +24,12 @@ from scipy.optimize import linprog
 from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 
 TABLE = Path(__file__).parents[1] / "src/holdfast/functional/series_table.py"
-RADIUS = 1.12
-# (degree, largest phase drift): from y in training, from the training polynomial in evaluation
-ISOMETRIC_TRAINING = (2, 0.1)
-ISOMETRIC_EVALUATION = (4, 0.05)
+# name: (radius, training, evaluation); these are (degree, largest phase drift), the drift in training from y,
+# in evaluation from the training polynomial
+ISOMETRIC = {
+    "isometric": (1.12, (2, 0.1), (4, 0.05)),
+    "wide": (2.0, (3, 0.3), (5, 0.05)),
+}
 # name: (radius, degree)
 EXPONENTIAL = {
     "exponential_train_1": (1.0, 3),
@@ -43,8 +45,10 @@ def powers(y: np.ndarray, degree: int) -> np.ndarray:
     return (1j * y[:, None]) ** np.arange(degree + 1)
 
 
-def isometric(degree: int, drift: float, like: np.ndarray | None = None, points: int = 600) -> np.ndarray:
-    y = RADIUS * np.cos(np.linspace(np.pi / 2, 0, points))
+def isometric(
+    radius: float, degree: int, drift: float, like: np.ndarray | None = None, points: int = 600
+) -> np.ndarray:
+    y = radius * np.cos(np.linspace(np.pi / 2, 0, points))
     aim = y if like is None else np.unwrap(np.angle(powers(y, len(like) - 1) @ like))
     basis = powers(y, degree)
     one, zero = np.ones((points, 1)), np.zeros((points, 1))
@@ -83,11 +87,12 @@ def scaled(coefficients: np.ndarray, radius: float) -> tuple[float, ...]:
 
 
 def main() -> None:
-    training = isometric(*ISOMETRIC_TRAINING)
-    chosen = {
-        "isometric_train": (tuple(map(float, training)), RADIUS),
-        "isometric": (scaled(isometric(*ISOMETRIC_EVALUATION, like=training), RADIUS), RADIUS),
-    }
+    chosen = {}
+    for name, (radius, training, evaluation) in ISOMETRIC.items():
+        low = isometric(radius, *training)
+        high = isometric(radius, *evaluation, like=low)
+        chosen[f"{name}_train"] = (tuple(map(float, low)), radius)
+        chosen[name] = (scaled(high, radius), radius)
     for name, (radius, degree) in EXPONENTIAL.items():
         coefficients = exponential(radius, degree)
         plain = tuple(map(float, coefficients))

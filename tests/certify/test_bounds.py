@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.certify import exact, layer_bounds, radii
 from holdfast.certify.exact import exact_network, fingerprint, network_hash
 from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.series import SERIES
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
 
@@ -31,7 +32,7 @@ def jacobian_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 @settings(max_examples=150)
 @given(
-    conv=st.sampled_from(["soc", "exponential", "bcop", "cayley"]),
+    conv=st.sampled_from(["isometric", "wide", "exponential", "bcop", "cayley"]),
     seed=st.integers(0, 2**32),
     inputs=st.integers(2, 5),
     outputs=st.integers(1, 9),
@@ -45,7 +46,7 @@ def test_layer_bounds_hold_and_are_tight(
 ) -> None:
     torch.manual_seed(seed)
     shape = (inputs, side * stride, side * stride)
-    options = {"series": "exponential"} if conv == "exponential" else {}
+    options = {"series": conv} if conv in SERIES else {}
     kind = {"bcop": hf.BCOP, "cayley": hf.Cayley}.get(conv, hf.SOC)
     layer = kind(inputs, outputs, kernel, stride=stride, bias=False, dtype=torch.float64, **options).eval()
     with torch.no_grad():

@@ -36,6 +36,7 @@ def network(
     [
         ("soc", "hh1", "lln", "isometric"),
         ("soc", "hh1", "orthogonal", "exponential"),
+        ("soc", "hh1", "orthogonal", "wide"),
         ("bcop", "maxmin", "lln", "isometric"),
         ("bcop", "hh2", "orthogonal", "isometric"),
         ("cayley", "hh3", "lln", "isometric"),

@@ -98,7 +98,7 @@ def test_completion_offers_commands_options_and_names() -> None:
     [
         (["certfy"], "No such command 'certfy'. Did you mean 'certify'"),
         (["certify", "--wieghts", "best"], "--wieghts"),
-        (["certify", "x", "--limit", "0"], "'--limit'"),
+        (["certify", "x", "--count", "0"], "'--count'"),
         (["report"], "Missing argument 'RUN'; see holdfast report --help"),
         (["data", "download", "cifar1"], "got 'cifar1'; did you mean 'cifar10'?"),
         (["reproduce", "figur1"], "did you mean 'figure1'?"),

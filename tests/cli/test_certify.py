@@ -48,7 +48,7 @@ def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
 
 
 def test_json_is_for_scripts(command: Command, run: Path) -> None:
-    result = command("certify", run, "--json", "--weights", "last", "--precision", "float32", "--limit", 10)
+    result = command("certify", run, "--json", "--weights", "last", "--precision", "float32", "--count", 10)
     found = json.loads(result.out)
     assert (found["images"], found["precision"]) == (10, "float32")
     assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
@@ -63,7 +63,7 @@ def test_records_of_a_file_do_not_replace_those_of_a_run(
     monkeypatch.chdir(run.parents[1])
     before = (run / "certificates.jsonl").read_bytes()
     (run / "best.safetensors").rename(f"{run.name}.safetensors")
-    result = command("certify", f"{run.name}.safetensors", "--data", "digits", "--limit", 3)
+    result = command("certify", f"{run.name}.safetensors", "--data", "digits", "--count", 3)
     assert (result.code, result.err.strip()) == (
         2,
         f"out: runs/{run.name} is the folder of a run; name another one with --out",
@@ -137,7 +137,7 @@ def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) ->
         (["{run}", "--images", "{tmp}/bad.png"], "bad.png: cannot be read as a PNG, JPEG or WebP image"),
         (["{run}", "--images", "{tmp}/none.png"], "none.png: cannot be read"),
         (["{run}", "--images", "{tmp}/wide [photo].png", "--no-resize"], "is 30x20, but the network"),
-        (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --limit choose test"),
+        (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --count choose test"),
         (["{run}", "{run}"], "expected one run, got 2; to compare runs use holdfast report"),
         (["{run}", "--zoo", "x"], "or --zoo NAME (only one of them)"),
         (["--zoo", "x"], "zoo: expected one of"),
@@ -175,7 +175,7 @@ def test_images_of_another_shape_are_refused(command: Command, run: Path, tmp_pa
 
 def test_report_of_one_and_of_several(command: Command, run: Path, tmp_path: Path) -> None:
     assert command("certify", run, "--json").code == 0
-    other = json.loads(command("certify", run, "--json", "--limit", 20).out)
+    other = json.loads(command("certify", run, "--json", "--count", 20).out)
     result = command("report", run, "--png", tmp_path / "png", "--json")
     assert result.code == 0
     names = {Path(path).name for path in json.loads(result.out)["pictures"]}

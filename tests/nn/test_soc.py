@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.series import PAPER_ERROR
+from holdfast.functional.series import PAPER_ERROR, SERIES
 from holdfast.functional.taps import transpose_kernel
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from holdfast.nn.soc import SOC
@@ -14,7 +14,7 @@ from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_
 from tests.contracts.histories import HISTORIES
 from tests.reference.exponential import dense_convolution
 
-both_series = pytest.mark.parametrize("series", ["isometric", "exponential"])
+every_series = pytest.mark.parametrize("series", SERIES)
 
 
 def test_the_exponential_series_is_the_exponential() -> None:
@@ -40,7 +40,7 @@ def test_channels_are_padded_with_zeros_and_cut() -> None:
     torch.testing.assert_close(narrow(padded), wide(padded)[:, :4])
 
 
-@both_series
+@every_series
 def test_training_and_evaluation_agree_within_the_training_error(series: str) -> None:
     layer = SOC(8, 8, 3, series=series)
     x = torch.randn(4, 8, 5, 5)
@@ -51,7 +51,7 @@ def test_training_and_evaluation_agree_within_the_training_error(series: str) ->
     assert (trained - evaluated).norm() <= allowed * x.norm()
 
 
-@both_series
+@every_series
 def test_evaluation_depends_on_nothing_that_ran_before(series: str) -> None:
     layer = SOC(4, 6, 3, series=series)
     x = torch.randn(2, 4, 4, 4)
@@ -63,7 +63,7 @@ def test_evaluation_depends_on_nothing_that_ran_before(series: str) -> None:
     assert torch.equal(layer(x), fresh)
 
 
-@both_series
+@every_series
 def test_a_resumed_layer_continues_to_the_same_bits(series: str) -> None:
     layer = SOC(4, 6, 3, series=series)
     x = torch.randn(2, 4, 4, 4)
@@ -87,7 +87,7 @@ def test_evaluation_can_be_fine_tuned() -> None:
     assert torch.autograd.gradcheck(loss, (weight,), rtol=2e-3, atol=1e-3)
 
 
-@both_series
+@every_series
 @pytest.mark.parametrize(("shape", "kind"), [((4, 2, 2), FrozenMatrix), ((4, 24, 24), FrozenSeries)])
 def test_freezing_chooses_the_cheaper_form(series: str, shape: tuple[int, int, int], kind: type) -> None:
     layer = SOC(4, 4, 3, series=series).double().eval()
@@ -133,7 +133,7 @@ def test_a_layer_is_built_whatever_device_is_the_default() -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(
-        ArgumentError, match="series: expected one of exponential, isometric, got 'isomertic'; did you"
+        ArgumentError, match="series: expected one of exponential, isometric, wide, got 'isomertic'; did you"
     ):
         SOC(3, 3, 3, series="isomertic")
     with pytest.raises(ArgumentError, match="kernel_size: SOC takes 1, 3, 5, got 2"):
@@ -147,7 +147,7 @@ def test_repr_names_the_series() -> None:
     assert repr(SOC(3, 4, 3, stride=2)) == "SOC(3, 4, kernel_size=3, stride=2, series='isometric')"
 
 
-@both_series
+@every_series
 def test_one_channel_is_the_identity_up_to_its_modulus(series: str) -> None:
     """A skew 1x1 matrix is zero: nothing to scale, and p(0) is its constant term."""
     layer = SOC(1, 1, 1, bias=False, series=series)
@@ -158,7 +158,7 @@ def test_one_channel_is_the_identity_up_to_its_modulus(series: str) -> None:
     assert layer.lipschitz_bound((1, 3, 3)) <= 1
 
 
-@both_series
+@every_series
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1e12, 1e30])
 def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None:
     layer = SOC(4, 4, 3, series=series).eval()
@@ -170,12 +170,14 @@ def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None
     assert layer.lipschitz_bound((4, 4, 4)) <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("series", ["exponential", "wide"])
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "size", "stride", "shape"),
     [(3, 3, 3, 1, (3, 4, 3)), (2, 8, 3, 2, (2, 4, 4)), (4, 2, 5, 1, (4, 3, 3)), (3, 5, 1, 2, (3, 2, 2))],
 )
-def test_the_exponential_series_keeps_the_contract_too(
+def test_every_series_keeps_the_contract(
+    series: str,
     history: Callable[..., nn.Module],
     inputs: int,
     outputs: int,
@@ -183,10 +185,10 @@ def test_the_exponential_series_keeps_the_contract_too(
     stride: int,
     shape: tuple[int, int, int],
 ) -> None:
-    """The registry builds the isometric series; this is the contract's first law for the other one."""
+    """The registry builds the isometric series; this is the contract's first law for the others."""
 
     def build() -> SOC:
-        return SOC(inputs, outputs, size, stride=stride, series="exponential")
+        return SOC(inputs, outputs, size, stride=stride, series=series)
 
     jacobian = dense_jacobian(history(build, shape), shape)
     assert worst_singular_value(jacobian) <= build().orthogonality_error + rounding(jacobian)

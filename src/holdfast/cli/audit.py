@@ -89,9 +89,14 @@ def audit(
     images = to_float(test.images[:count])
     where = out
     if where is None:
-        limit = len(images) if source.run and _knows_more(source.run, network, len(images), names) else None
+        less = source.run and _knows_more(source.run, network, len(images), names)
         where = default_folder(
-            source, "audit", data=test.name, limit=limit, precision=precision, weights=weights
+            source,
+            "audit",
+            data=test.name,
+            count=len(images) if less else None,
+            precision=precision,
+            weights=weights,
         )
     make_folder(where)
     try:

@@ -23,7 +23,7 @@ holdfast certify runs/a
 
 holdfast certify runs/a --images cat.png dog.jpg
 
-holdfast certify runs/a --data photos/ --limit 500 --precision float32 --out photos-report
+holdfast certify runs/a --data photos/ --count 500 --precision float32 --out photos-report
 
 holdfast certify --zoo lipconvnet5-cifar10 --images my.png
 
@@ -52,8 +52,8 @@ def certify(
             "--precision", help="float64 (proved) or float32 (rounding measured; faster on many images)."
         ),
     ] = "float64",
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="Only the first so many images.", min=1)
+    count: Annotated[
+        int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
     ] = None,
     resize: Annotated[
         bool,
@@ -77,9 +77,9 @@ def certify(
         raise ArgumentError(
             f"RUN: expected one run, got {len(places) + 1}; to compare runs use holdfast report"
         )
-    if images and (data is not None or limit is not None):
+    if images and (data is not None or count is not None):
         raise ArgumentError(
-            "images: --data and --limit choose test images; leave them out, or leave out --images"
+            "images: --data and --count choose test images; leave them out, or leave out --images"
         )
     source = find_network(run, zoo, weights)
 
@@ -95,12 +95,12 @@ def certify(
         )
         return
     whole = test_images(source, data, network)
-    count = len(whole) if limit is None else min(limit, len(whole))
+    count = len(whole) if count is None else min(count, len(whole))
     folder = out or default_folder(
         source,
         "certify",
         data=whole.name,
-        limit=None if count == len(whole) else count,
+        count=None if count == len(whole) else count,
         precision=precision,
         weights=weights,
     )

@@ -117,7 +117,7 @@ def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
 
 
 def default_folder(
-    source: Source, made_by: str, *, data: str, limit: int | None, precision: str, weights: str
+    source: Source, made_by: str, *, data: str, count: int | None, precision: str, weights: str
 ) -> Path:
     """Where records of a command go: into the run's folder, or a folder of their own if they differ from it.
 
@@ -130,7 +130,7 @@ def default_folder(
     if source.run is None and (base / "config.toml").exists():
         raise ArgumentError(f"out: {base} is the folder of a run; name another one with --out")
     parts = [] if data == source.data or source.run is None else [Path(data).resolve().name]
-    parts += [] if limit is None else [f"first{limit}"]
+    parts += [] if count is None else [f"first{count}"]
     parts += [] if weights == "best" or source.run is None else [weights]
     parts += [] if precision == "float64" else [precision]
     return base / "-".join([made_by, *parts]) if parts else base

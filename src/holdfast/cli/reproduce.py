@@ -66,14 +66,14 @@ def reproduce(
     epochs: Annotated[int, _budget("--epochs", "Passes over the training images.")] = 200,
     minutes: Annotated[float | None, _budget("--minutes", "Time per row in place of --epochs.")] = None,
     width: Annotated[int, _budget("--width", "Channels of the first stage.")] = 32,
-    schedule: Annotated[str, _budget("--schedule", "paper, onecycle or cosine.")] = "paper",
-    lr: Annotated[float | None, _budget("--lr", "Highest learning rate; the paper's is 0.1.")] = None,
+    schedule: Annotated[str, _budget("--schedule", "step (the paper's), onecycle or cosine.")] = "step",
+    lr: Annotated[float, _budget("--lr", "Highest learning rate.")] = 0.1,
     nesterov: Annotated[bool, _budget("--nesterov", "Nesterov's momentum.")] = False,
     series: Annotated[
         str,
         _budget(
             "--series",
-            "exponential (the paper's) or isometric SOC layers, to train; times are of the paper's.",
+            "exponential (the paper's), isometric or wide SOC layers, to train; times are of the paper's.",
         ),
     ] = "exponential",
     crop: Annotated[

@@ -75,7 +75,11 @@ def train(
     head: Annotated[str | None, _option("head", "lln or orthogonal.")] = None,
     width: Annotated[int | None, _option("width", "Channels of the first stage.")] = None,
     series: Annotated[
-        str | None, _option("series", "Polynomial of SOC: isometric, or the paper's exponential.")
+        str | None,
+        _option(
+            "series",
+            "Polynomial of SOC: isometric (fastest), wide (learns more), or the paper's exponential.",
+        ),
     ] = None,
     gamma: Annotated[float | None, _option("gamma", "Weight of the certificate in the loss.")] = None,
     offset: Annotated[float | None, _option("offset", "Margin that the cross entropy asks for.")] = None,

@@ -125,7 +125,7 @@ def lipconvnet(
             (0.4914, 0.4822, 0.4465) for three channels, else 0.5.
         std: divides the pixels, one number or one per channel. By default 0.2507 for three channels, as in
             the paper, else 0.25, which takes [0, 1] to [-2, 2].
-        series: polynomial of the SOC layers, "isometric" (ours) or "exponential" (the paper's).
+        series: polynomial of the SOC layers, "isometric", "wide" or "exponential" (the paper's); see `SOC`.
 
     Raises:
         ArgumentError: an argument out of range, or an unknown name (the nearest one is suggested).

@@ -46,6 +46,8 @@ class SOC(OrthogonalConv2d):
     - ``series="isometric"``: p has the lowest degree that makes |p(iy)| close to 1 on the interval, with
       max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
       Evaluation has a higher degree than training, and turns by the same angles.
+    - ``series="wide"``: the same on a longer interval, by one degree more: the layer can turn by larger
+      angles, learns more per epoch, and takes half as long again.
     - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
       times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp;
       in training a lower degree is used whose error for k > 1 is no larger than that of the paper's five
@@ -62,7 +64,7 @@ class SOC(OrthogonalConv2d):
         kernel_size: 1, 3 or 5.
         stride: 1 or 2; stride 2 is a 2x2 space-to-depth first.
         bias: add a learnable bias per output channel.
-        series: "isometric" or "exponential".
+        series: "isometric", "wide" or "exponential".
 
     Shape:
         (N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from holdfast.errors import ArgumentError, choose
+from holdfast.errors import ArgumentError
 from holdfast.paper.tables import Network
-from holdfast.training.config import SCHEDULES, TrainConfig
+from holdfast.training.config import TrainConfig
 
 PAPER = TrainConfig(width=32, series="exponential", epochs=200, lr=0.1, schedule="step")
 """The paper's recipe; dataset, network and gamma are per row."""
@@ -18,8 +18,8 @@ class Budget:
         epochs: passes over the training images.
         minutes: time per row in place of epochs.
         width: channels of the first stage.
-        schedule: "paper" (x0.1 at 1/2 and 3/4) or a schedule of the training.
-        lr: highest learning rate; None is the paper's 0.1.
+        schedule: of the learning rate; "step" (x0.1 at 1/2 and 3/4) is the paper's.
+        lr: highest learning rate.
         nesterov: Nesterov's momentum in place of plain momentum.
         series: polynomial of the SOC layers; "exponential" is the paper's function.
         crop: padding of the random crops; None is the paper's 4, 0 leaves only flips.
@@ -31,8 +31,8 @@ class Budget:
     epochs: int = PAPER.epochs
     minutes: float | None = None
     width: int = PAPER.width
-    schedule: str = "paper"
-    lr: float | None = None
+    schedule: str = PAPER.schedule
+    lr: float = PAPER.lr
     nesterov: bool = False
     series: str = PAPER.series
     crop: int | None = None
@@ -42,7 +42,6 @@ class Budget:
 
     def config(self, network: Network, seed: int) -> TrainConfig:
         """The training run of one network under this budget."""
-        choose("schedule", self.schedule, ("paper", *SCHEDULES))
         if self.gamma is not None and self.gamma <= 0:
             raise ArgumentError(f"gamma: expected a number above 0 for the rows with CR, got {self.gamma!r}")
         return replace(
@@ -56,8 +55,8 @@ class Budget:
             epochs=self.epochs,
             minutes=self.minutes,
             width=self.width,
-            schedule="step" if self.schedule == "paper" else self.schedule,
-            lr=PAPER.lr if self.lr is None else self.lr,
+            schedule=self.schedule,
+            lr=self.lr,
             nesterov=self.nesterov,
             crop=self.crop,
             # Only SOC layers have a series; the others keep the option's default.

@@ -59,8 +59,8 @@ class TrainConfig:
         activation: name of a registered activation.
         head: "lln" or "orthogonal".
         width: channels of the first stage; every stage doubles them.
-        series: polynomial of the SOC layers, "isometric" or "exponential" (the paper's); other convolutions
-            have none.
+        series: polynomial of the SOC layers, "isometric", "wide" or "exponential" (the paper's); other
+            convolutions have none.
         gamma: weight of the certificate in the loss; 0 is plain cross entropy.
         offset: subtracted from the true class's logit inside the cross entropy, which asks for a margin.
         epochs: passes over the training images; ignored when `minutes` is given.
