@@ -3,7 +3,7 @@
     HOLDFAST_DATA=... python benchmarks/degrees.py --epochs 5
     python benchmarks/degrees.py --time
 
-Every contender is a family of `holdfast.functional.series`: the two that ship, and isometric ones of other
+Every contender is a family of `holdfast.functional.series`: those that ship, and isometric ones of other
 degrees and ranges that this script makes for the occasion. Seeds and options are the same. Accuracies are of
 held-out training images, after the last epoch. `--time` measures what a training step of each costs, all
 contenders taking turns. Both add to one file of records, and what is there already is not run again.
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/degrees.json"))
     options = parser.parse_args()
     SERIES.update({name: family(*spec) for name, spec in STUDIED.items()})
-    names = [n for n in ("isometric", *STUDIED, "exponential") if not options.only or options.only in n]
+    names = [name for name in SERIES if not options.only or options.only in name]
     if options.time:
         step = time_steps(names, options.threads)
         write(options.out, {**read(options.out), "step": step})

@@ -123,7 +123,7 @@ def degrees(record: Path = DEGREES) -> str:
             _table(head, rows, numbers=len(head)),
             f"LipConvnet-5 at width {first['width']} on CIFAR-10, bf16, one cycle to a learning rate of "
             f"{first['lr']}, one seed, {first['held_out']['images']:,} held-out images. A step is relative "
-            "to that of degree 2 with angles up to 1.0, at width 32; that polynomial ships.",
+            "to that of degree 2 with angles up to 1.0, at width 32; that polynomial is the default.",
         ]
     )
 

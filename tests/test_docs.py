@@ -195,8 +195,10 @@ def test_the_degrees_of_the_series_are_as_the_page_says() -> None:
 
     text = (ROOT / "docs/layers/soc.md").read_text()
     for mode in ("training", "evaluation"):
-        (degree,) = set(degrees("isometric", mode))
-        assert f"| degree in {mode} | {degree}:" in text
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| degree in {mode} |"))
+        (isometric,), (wide,) = set(degrees("isometric", mode)), set(degrees("wide", mode))
+        assert line.split("|")[2].startswith(f" {isometric}:")
+        assert line.split("|")[3].startswith(f" {wide}:")
         assert f"{', '.join(map(str, degrees('exponential', mode)))} for `k` = 1, 3, 5" in text
 
 

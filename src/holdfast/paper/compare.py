@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.paper.budget import budget_label, is_paper_budget
+from holdfast.paper.budget import PAPER, budget_label, is_paper_budget
 from holdfast.paper.measure import Revised, Run, Values, percentages
 from holdfast.paper.render import Line, Sheet
 from holdfast.paper.tables import COLUMNS, Network, Row, Table, tables
@@ -126,7 +126,10 @@ def _values(table: Table, run: Run) -> Values:
 def _baseline_group(
     table: Table, row: Row, like: Run, runs: Runs, trained_as: Callable[[Network], Network]
 ) -> Sequence[Run]:
-    """Runs of the row's baseline with the options of `like`, as far as a baseline shares them."""
+    """Runs of the row's baseline with the options of `like`, as far as a baseline shares them.
+
+    A network without SOC layers shares no series: its baseline is the one with the paper's, if that was run.
+    """
     sources = [tables()[name] for name in table.baseline_tables] or [table]
     network = next(
         other.network
@@ -134,9 +137,9 @@ def _baseline_group(
         for other in source.rows
         if other.depth == row.depth and other.method == table.baseline
     )
-    groups = _groups(runs.get(trained_as(network), ()))
     label = _exact if like.config.conv == "soc" else _without_series
-    return next((group for group in groups if label(group[0]) == label(like)), ())
+    groups = [g for g in _groups(runs.get(trained_as(network), ())) if label(g[0]) == label(like)]
+    return min(groups, key=lambda group: group[0].config.series != PAPER.series, default=())
 
 
 def _exact(run: Run) -> str:
