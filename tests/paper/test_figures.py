@@ -9,7 +9,8 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
-from holdfast.paper.figures import CIRCLE_POINTS, householder, order_two, regions, write_figure
+from holdfast.functional.plane import CIRCLE_POINTS, regions
+from holdfast.paper.figures import householder, notation, order_two, write_figure
 
 STEP = 2 * math.pi / CIRCLE_POINTS
 
@@ -31,7 +32,10 @@ def test_order_one_has_the_identity_below_its_line_and_a_reflection_above(degree
     assert [reflection.start, identity.start] == pytest.approx([theta / 2, theta / 2 + math.pi], abs=STEP)
     assert torch.allclose(identity.jacobian, torch.eye(2, dtype=torch.float64), atol=1e-12)
     assert torch.allclose(reflection.jacobian, j_minus(theta), atol=1e-12)
-    assert (identity.name, reflection.name) == (r"$\mathbf{I}$", rf"$\mathbf{{J}}^{{-}}({degrees}°)$")
+    assert (notation(identity), notation(reflection)) == (
+        r"$\mathbf{I}$",
+        rf"$\mathbf{{J}}^{{-}}({degrees}°)$",
+    )
 
 
 def test_order_two_has_the_four_regions_of_the_theorem() -> None:

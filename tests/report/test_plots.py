@@ -11,8 +11,9 @@ from PIL import Image
 
 from holdfast.certify.curve import RADII
 from holdfast.certify.outcomes import Outcomes
+from holdfast.functional.plane import regions
 from holdfast.report.learned import LearnedAngles, read_angles, unusual_pairs
-from holdfast.report.plots.activations import CIRCLE_POINTS, angles_figure, circle_regions, regions_figure
+from holdfast.report.plots.activations import angles_figure, regions_figure
 from holdfast.report.plots.attack import attack_figure
 from holdfast.report.plots.curve import Reported, curve_figure
 from holdfast.report.plots.histogram import histogram_figure
@@ -101,21 +102,18 @@ def layer(theta: list[float], widths: torch.Tensor | None = None) -> LearnedAngl
 
 def test_regions_of_a_householder_activation() -> None:
     # sigma_theta is the identity on one side of the line at angle theta / 2, a reflection on the other.
-    cones = circle_regions(layer([math.radians(100)]).function(0))
-    found = {kind: (math.degrees(start) % 360, math.degrees(stop) % 360) for start, stop, kind in cones}
+    cones = regions(layer([math.radians(100)]).function(0))
+    found = {cone.kind: (math.degrees(cone.start) % 360, math.degrees(cone.stop) % 360) for cone in cones}
     assert found["reflected"] == pytest.approx((50, 230), abs=0.1)
     assert found["same"] == pytest.approx((230, 50), abs=0.1)
 
 
 def test_regions_of_order_two_are_turned_and_reflected() -> None:
     widths = torch.zeros(2, 1, 1, dtype=torch.float64)
-    cones = circle_regions(layer([0.0], widths).function(0))
-    kinds = [kind for _, _, kind in cones]
+    cones = regions(layer([0.0], widths).function(0))
+    assert [cone.kind for cone in cones].count("reflected") == 2
     assert len(cones) == 4
-    assert kinds.count("reflected") == 2
-    # A sample that straddles a boundary belongs to no cone: at most two samples of a cone are missing.
-    missing = 4 * 2 * (2 * math.pi / CIRCLE_POINTS)
-    assert sum(stop - start for start, stop, _ in cones) == pytest.approx(2 * math.pi, abs=missing)
+    assert sum(cone.stop - cone.start for cone in cones) == pytest.approx(2 * math.pi)
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 5])

@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,72 +12,14 @@ from torch import Tensor
 
 from holdfast.errors import choose
 from holdfast.files import write_atomically
+from holdfast.functional.plane import Plane, Region, jacobians, regions
 from holdfast.nn.activations import Householder, HouseholderOrder
-
-Plane = Callable[[Tensor], Tensor]
-"""A function of points (N, 2) in the plane."""
 
 # From Okabe and Ito's palette, told apart under every common colour blindness. Pink is the identity.
 BLUE, ORANGE, GREEN, INK = "#0072B2", "#D55E00", "#007A5A", "#222222"
 IDENTITY_TINT, TINTS = "#F6D3E3", ("#A9D3EE", "#FBE9A9", "#A6DCC6")
 EXTENT = 1.5
 REGION_GRID = 400
-CIRCLE_POINTS = 20_000
-
-
-@dataclass(frozen=True)
-class Region:
-    """A cone on which a function is linear: from angle `start` to `stop`, with its Jacobian."""
-
-    start: float
-    stop: float
-    jacobian: Tensor
-
-    @property
-    def angle(self) -> float:
-        """The alpha of J+(alpha) or J-(alpha), in (-pi, pi]; both have cos and sin in the first row."""
-        return math.atan2(float(self.jacobian[0, 1]), float(self.jacobian[0, 0]))
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether the function leaves the points of the region where they are."""
-        return torch.allclose(self.jacobian, torch.eye(2, dtype=self.jacobian.dtype), atol=1e-6)
-
-    @property
-    def name(self) -> str:
-        """The Jacobian in the paper's notation (equation 2), in degrees."""
-        sign = "+" if float(torch.linalg.det(self.jacobian)) > 0 else "-"
-        degrees = round(math.degrees(self.angle)) % 360
-        return r"$\mathbf{I}$" if self.is_identity else rf"$\mathbf{{J}}^{{{sign}}}({degrees}°)$"
-
-
-def jacobians(function: Plane, points: Tensor) -> Tensor:
-    """Jacobian of `function` at every point, (N, 2, 2), by automatic differentiation."""
-    points = points.detach().clone().requires_grad_(True)
-    values = function(points)
-    rows = [torch.autograd.grad(values[:, i].sum(), points, retain_graph=True)[0] for i in range(2)]
-    return torch.stack(rows, dim=1)
-
-
-def regions(function: Plane) -> list[Region]:
-    """The cones on which a positively homogeneous function of the plane is linear, counter-clockwise.
-
-    Found by differentiating at points of the unit circle; a boundary is placed between the two points that
-    enclose it, which is exact to 2 pi / CIRCLE_POINTS.
-    """
-    step = 2 * math.pi / CIRCLE_POINTS
-    angles = (torch.arange(CIRCLE_POINTS, dtype=torch.float64) + 0.5) * step
-    found = jacobians(function, torch.stack([angles.cos(), angles.sin()], dim=1))
-    # Two Jacobians of one region differ by rounding, those of neighbours by a reflection, of norm 2.
-    changes = (found - found.roll(1, dims=0)).abs().amax(dim=(1, 2)) > 1e-6
-    starts = changes.nonzero().flatten().tolist()
-    if not starts:
-        return [Region(0.0, 2 * math.pi, found[0])]
-    stops = [*starts[1:], starts[0] + CIRCLE_POINTS]
-    return [
-        Region(a * step, b * step, found[((a + b) // 2) % CIRCLE_POINTS])
-        for a, b in zip(starts, stops, strict=True)
-    ]
 
 
 def householder(theta: float) -> Plane:
@@ -248,7 +189,14 @@ def _label(axes: Axes, cone: Region, centre: tuple[float, float], tint: str) -> 
     axes.text(
         x, y, matrix, ha="center", va="top", fontsize=10, family="monospace", linespacing=1.0, bbox=ground
     )
-    axes.text(x, y + 0.03, cone.name, ha="center", va="bottom", fontsize=13, bbox=ground)
+    axes.text(x, y + 0.03, notation(cone), ha="center", va="bottom", fontsize=13, bbox=ground)
+
+
+def notation(cone: Region) -> str:
+    """The Jacobian of a cone as the paper writes it (equation 2), in degrees."""
+    sign = "-" if cone.kind == "reflected" else "+"
+    degrees = round(math.degrees(cone.angle)) % 360
+    return r"$\mathbf{I}$" if cone.is_identity else rf"$\mathbf{{J}}^{{{sign}}}({degrees}°)$"
 
 
 def _rgb(colour: str) -> list[float]:

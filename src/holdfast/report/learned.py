@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from torch import Tensor
 from holdfast.errors import CheckpointError
 from holdfast.functional.activations import householder
 from holdfast.functional.householder import householder_chain, householder_order
-
-Plane = Callable[[Tensor], Tensor]
-"""A function of points (N, 2) in the plane."""
+from holdfast.functional.plane import Plane
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
-from torch import Tensor
 
-from holdfast.report.learned import LearnedAngles, Plane
+from holdfast.functional.plane import Plane, regions
+from holdfast.report.learned import LearnedAngles
 from holdfast.report.style import BLUE, FAINT, INK, ORANGE, SKY, VERMILLION, drawing
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-CIRCLE_POINTS = 7200
 
 
 def angles_figure(layers: Sequence[LearnedAngles]) -> Figure:
@@ -64,39 +63,18 @@ def regions_figure(chosen: Sequence[tuple[LearnedAngles, int]]) -> Figure:
         return figure
 
 
-def circle_regions(function: Plane) -> list[tuple[float, float, str]]:
-    """Cones in which a function of the plane is linear: from, to (radians), and what it does there.
-
-    A map that keeps lengths turns the circle or reverses it: the angle of the image rises with that of the
-    point, or falls. "same" leaves points alone, "turned" rotates, "reflected" reverses.
-    """
-    step = 2 * math.pi / CIRCLE_POINTS
-    angles = (torch.arange(CIRCLE_POINTS, dtype=torch.float64) + 0.5) * step
-    image = _angle(function(_on_circle(angles)))
-    rise = _wrapped(image.roll(-1) - image) > 0
-    still = _wrapped(image - angles).abs() < step / 4
-    # What a cone does is told by both of its sides; one sample on a boundary may belong to neither.
-    kinds = torch.where(still, 0, torch.where(rise, 1, 2))
-    starts = (kinds != kinds.roll(1)).nonzero().flatten().tolist()
-    names = ("same", "turned", "reflected")
-    if not starts:
-        return [(0.0, 2 * math.pi, names[int(kinds[0])])]
-    stops = [*starts[1:], starts[0] + CIRCLE_POINTS]
-    found = [(a, b, names[int(kinds[a])]) for a, b in zip(starts, stops, strict=True)]
-    return [(a * step, b * step, kind) for a, b, kind in found if b - a > 2]
-
-
 _LOOKS = {"same": ("none", ""), "turned": (ORANGE, ".."), "reflected": (SKY, "///")}
 
 
 def _disc(axes: Axes, function: Plane) -> None:
-    for start, stop, kind in circle_regions(function):
-        colour, hatch = _LOOKS[kind]
-        wedge = Wedge((0, 0), 1, math.degrees(start), math.degrees(stop), facecolor=colour, alpha=0.45)
+    for cone in regions(function):
+        colour, hatch = _LOOKS[cone.kind]
+        start, stop = math.degrees(cone.start), math.degrees(cone.stop)
+        wedge = Wedge((0, 0), 1, start, stop, facecolor=colour, alpha=0.45)
         wedge.set(hatch=hatch, edgecolor=INK, linewidth=1.0)
         axes.add_patch(wedge)
     angles = torch.arange(24, dtype=torch.float64) * (2 * math.pi / 24) + 0.05
-    points = _on_circle(angles)
+    points = torch.stack([angles.cos(), angles.sin()], dim=1)
     images = function(points)
     for (x, y), (u, v) in zip(points.tolist(), images.tolist(), strict=True):
         if math.dist((x, y), (u, v)) > 1e-9:
@@ -107,18 +85,6 @@ def _disc(axes: Axes, function: Plane) -> None:
     axes.axvline(0, color=FAINT, linewidth=0.7, zorder=0)
     axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12), aspect="equal", xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-
-
-def _on_circle(angles: Tensor) -> Tensor:
-    return torch.stack([angles.cos(), angles.sin()], dim=1)
-
-
-def _angle(points: Tensor) -> Tensor:
-    return torch.atan2(points[:, 1], points[:, 0])
-
-
-def _wrapped(angle: Tensor) -> Tensor:
-    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
 def _short(path: str) -> str:
