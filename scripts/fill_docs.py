@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast.benchmarks.run import SAME_SERIES
+from holdfast.benchmarks.run import OTHER_SERIES
 from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.tables import COLUMNS, Network
 
@@ -70,14 +70,15 @@ def speed_summary(record: Path = SPEED) -> str:
             rates = {timing["name"]: _rate(timing["images_per_second"]) for timing in line["timings"]}
             first, *_, last = rates.values()
             title = line["title"].replace(", SOC + hh1", "")
-            rows.append([title, first, rates[SAME_SERIES], last, f"{line['ratio']:.1f}x"])
+            others = [rates[name] for name in OTHER_SERIES.values()]
+            rows.append([title, first, *others, last, f"{line['ratio']:.1f}x"])
     memory = [
         f"{_capital(line['title'])}: {line['note']}."
         for line in data["lines"]
         if line["key"].startswith("memory")
     ]
-    head = ["images per second", "the paper's formulation, fp32", SAME_SERIES, "holdfast", ""]
-    table = _table(head, rows, numbers=4)
+    head = ["images per second", "the paper's formulation, fp32", *OTHER_SERIES.values(), "holdfast", ""]
+    table = _table(head, rows, numbers=len(head) - 1)
     return "\n\n".join([table, " ".join([_machine(data), *memory])])
 
 
