@@ -15,7 +15,7 @@ Examples:
 
 holdfast train --data digits --epochs 20 --schedule onecycle --lr 0.5 --nesterov --out runs/digits
 
-holdfast train --data cifar10 --minutes 30 --crop 0 --schedule onecycle --lr 0.3 --nesterov --out runs/b
+holdfast train --data cifar10 --minutes 30 --series wide --crop 0 --schedule onecycle --lr 0.3 --out runs/b
 
 holdfast train --data cifar100 --depth 15 --out runs/paper
 
