@@ -7,6 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast import data as data
+    from holdfast import errors as errors
+    from holdfast import export as export
+    from holdfast import models as models
+    from holdfast import nn as nn
+    from holdfast import zoo as zoo
+    from holdfast.attacks.audit import audit
+    from holdfast.attacks.settings import AttackSettings
     from holdfast.certify.bounds import lipschitz_upper_bound
     from holdfast.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
     from holdfast.certify.estimate import lipschitz_estimate
@@ -27,15 +35,23 @@ if TYPE_CHECKING:
     from holdfast.nn.cayley import Cayley
     from holdfast.nn.heads import NormalizedLinear, OrthogonalHead
     from holdfast.nn.linear import OrthogonalLinear
-    from holdfast.nn.lipschitz import LipschitzModule, register_activation, register_convolution
+    from holdfast.nn.lipschitz import (
+        LipschitzModule,
+        OrthogonalConv2d,
+        register_activation,
+        register_convolution,
+    )
     from holdfast.nn.normalize import Normalize
     from holdfast.nn.shape import Flatten
     from holdfast.nn.soc import SOC
+    from holdfast.training.config import TrainConfig
+    from holdfast.training.loop import train
     from holdfast.training.losses import CertificateLoss
 
 __all__ = [
     "BCOP",
     "SOC",
+    "AttackSettings",
     "Cayley",
     "CertificateLoss",
     "Certificates",
@@ -51,10 +67,13 @@ __all__ = [
     "MaxMin",
     "Normalize",
     "NormalizedLinear",
+    "OrthogonalConv2d",
     "OrthogonalHead",
     "OrthogonalLinear",
     "RobustClassifier",
+    "TrainConfig",
     "__version__",
+    "audit",
     "certified_accuracy",
     "certified_curve",
     "certify",
@@ -67,9 +86,11 @@ __all__ = [
     "register_activation",
     "register_convolution",
     "save",
+    "train",
 ]
 
 _HOMES = {
+    "AttackSettings": "attacks.settings",
     "BCOP": "nn.bcop",
     "Cayley": "nn.cayley",
     "CertificateLoss": "training.losses",
@@ -86,10 +107,13 @@ _HOMES = {
     "MaxMin": "nn.activations",
     "Normalize": "nn.normalize",
     "NormalizedLinear": "nn.heads",
+    "OrthogonalConv2d": "nn.lipschitz",
     "OrthogonalHead": "nn.heads",
     "OrthogonalLinear": "nn.linear",
     "RobustClassifier": "estimator",
     "SOC": "nn.soc",
+    "TrainConfig": "training.config",
+    "audit": "attacks.audit",
     "certified_accuracy": "certify.curve",
     "certified_curve": "certify.curve",
     "freeze": "models.freezing",
@@ -101,34 +125,32 @@ _HOMES = {
     "register_activation": "nn.lipschitz",
     "register_convolution": "nn.lipschitz",
     "save": "models.storage",
+    "train": "training.loop",
 }
 _PACKAGES = (
-    "attacks",
     "certify",  # called, this package is the function of its name: see there
     "data",
     "errors",
     "export",
-    "functional",
     "models",
     "nn",
-    "paper",
-    "report",
-    "training",
     "zoo",
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name in _HOMES:
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    elif name == "__version__":
-        value = import_module("importlib.metadata").version(__name__)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # checkers would believe it of every name
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        if name in _HOMES:
+            value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        elif name == "__version__":
+            value = import_module("importlib.metadata").version(__name__)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

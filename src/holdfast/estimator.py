@@ -56,7 +56,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         value_range: which numbers are black and white. By default uint8 runs from 0 to 255, all else from 0
             to 1, and what is beyond is refused. (low, high) clips what is beyond; "data" takes the smallest
             and the largest number that `fit` sees. With either, radii are in the units of X.
-        depth, conv, activation, head, width: the network, as in `holdfast.lipconvnet`.
+        depth, conv, activation, head, width, series: the network, as in `holdfast.lipconvnet`.
         gamma: weight of the certificate in the loss.
         epochs, batch_size, lr, weight_decay: of the training; few samples are one batch.
         augment: "none", or "crop-flip" for photographs.
@@ -85,6 +85,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         activation: str = "hh1",
         head: str = "lln",
         width: int = 16,
+        series: str = "isometric",
         gamma: float = 0.5,
         epochs: int = 20,
         batch_size: int = 64,
@@ -101,6 +102,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.activation = activation
         self.head = head
         self.width = width
+        self.series = series
         self.gamma = gamma
         self.epochs = epochs
         self.batch_size = batch_size
@@ -205,6 +207,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             activation=self.activation,
             head=self.head,
             width=_plain(self.width),
+            series=self.series,
             gamma=_plain(self.gamma),
             epochs=_plain(self.epochs),
             batch_size=min(_plain(self.batch_size), count),

@@ -43,6 +43,7 @@ def call(*arguments: str | Path) -> str:
 def test_a_run_is_audited_on_its_own_data(run: Path) -> None:
     output = call(run, *QUICK)
     assert "broken certificates" in output
+    assert "proved, rounding included" in output
     assert "0/2 noise" in output
     assert "2/2 done" in output
     summary = json.loads((run / "audit.json").read_text())

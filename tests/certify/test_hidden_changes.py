@@ -291,8 +291,20 @@ def test_the_rounding_of_a_forward_of_ones_own_is_not_inherited() -> None:
         def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
             return 1.0
 
-    with pytest.raises(NotProvedError, match="1: Silent has no proved rounding error"):
-        hf.certify(nn.Sequential(Flatten(), Silent(), head()), IMAGES)
+    class Coarser(Coarse):
+        """What it inherits speaks of float32."""
+
+        freeze = LipschitzModule.freeze
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).bfloat16().to(x.dtype)
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return 1.0
+
+    for layer in (Silent(), Coarser()):
+        with pytest.raises(NotProvedError, match=f"1: {type(layer).__name__} has no proved rounding error"):
+            hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
 
 
 def test_weights_that_overflow_the_rounding_bound_certify_nothing() -> None:

@@ -1,9 +1,11 @@
 """First certificates: radii by hand, what is refused, and accuracy at a radius."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -261,9 +263,9 @@ def test_the_curve_by_hand() -> None:
 @pytest.mark.parametrize(
     ("labels", "radii", "message"),
     [
-        (torch.tensor([0, 1]), (0.1,), r"labels: expected 1 integers, one per certificate, got \(2,\)"),
+        (torch.tensor([0, 1]), (0.1,), r"labels: expected 1 integers, .* got torch.int64 of shape \(2,\)"),
         (torch.tensor([0.0]), (0.1,), "labels: expected 1 integers"),
-        ([0], (0.1,), "labels: expected 1 integers, .* got list"),
+        (["cat"], (0.1,), "labels: expected 1 integers, .* got list"),
         (torch.tensor([0]), (-0.1,), "radii: expected finite radii of at least 0, got -0.1"),
         (torch.tensor([0]), (math.nan,), "radii: expected finite radii"),
     ],
@@ -271,6 +273,11 @@ def test_the_curve_by_hand() -> None:
 def test_bad_accuracy_arguments(labels: torch.Tensor, radii: tuple[float, ...], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         hf.certified_accuracy(records([0], [0.5]), labels, radii)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_labels_come_as_people_hold_them(kind: Callable[[list[int]], object]) -> None:
+    assert hf.certified_accuracy(records([0, 1], [0.5, 0.1]), kind([0, 1]), (0.2,))[0.2] == 0.5
 
 
 def test_accuracy_of_nothing() -> None:
@@ -328,21 +335,21 @@ def test_the_estimate_finds_a_layer_that_is_too_large(model: LipConvnet) -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * x
 
-    before = hf.lipschitz_estimate(model, 5)
+    before = hf.lipschitz_estimate(model, iterations=5)
     model.body.stage1.append(Twice())  # type: ignore[union-attr, operator]
-    assert hf.lipschitz_estimate(model, 5) == pytest.approx(2 * before)
+    assert hf.lipschitz_estimate(model, iterations=5) == pytest.approx(2 * before)
 
 
 def test_the_estimate_draws_no_global_random_numbers(model: LipConvnet) -> None:
     before = torch.get_rng_state()
-    one = hf.lipschitz_estimate(model, 3)
+    one = hf.lipschitz_estimate(model, iterations=3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert hf.lipschitz_estimate(model, 3) == one
+    assert hf.lipschitz_estimate(model, iterations=3) == one
 
 
 def test_bad_iterations(model: LipConvnet) -> None:
     with pytest.raises(ArgumentError, match="iterations: expected a positive integer, got 0"):
-        hf.lipschitz_estimate(model, 0)
+        hf.lipschitz_estimate(model, iterations=0)
 
 
 def test_heads_have_a_common_form() -> None:

@@ -123,6 +123,21 @@ def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) ->
 
 
 @pytest.mark.parametrize(
+    ("precision", "words", "proved"),
+    [
+        ("float64", "(proved, rounding included)", True),
+        ("float32", "(bound proved, rounding measured)", False),
+    ],
+)
+def test_what_is_measured_is_not_called_proved(
+    command: Command, run: Path, pictures: list[Path], precision: str, words: str, proved: bool
+) -> None:
+    arguments = ("certify", run, "--images", pictures[0], "--precision", precision)
+    assert words in " ".join(command(*arguments).out.split())
+    assert json.loads(command(*arguments, "--json").out)[0]["proved"] is proved
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["{run}x"], "no such run; expected a folder that holdfast train wrote, or a file; did"),

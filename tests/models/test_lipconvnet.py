@@ -148,6 +148,18 @@ def test_newly_registered_layers_are_found_by_name() -> None:
         del CONVOLUTIONS["mine"], ACTIVATIONS["also-mine"]
 
 
+def test_holdfasts_own_names_stay_its_own() -> None:
+    class Mine(OrthogonalConv2d):
+        pass
+
+    with pytest.raises(ArgumentError, match="name: 'soc' is one of holdfast's own; choose another"):
+        register_convolution("soc")(Mine)
+    with pytest.raises(ArgumentError, match="name: 'hh1' is one of holdfast's own"):
+        register_activation("hh1", lambda channels: ACTIVATIONS["maxmin"](channels))
+    with pytest.raises(TypeError, match="abstract"):  # what it lacks is named when it is built
+        Mine(2, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,13 @@ from holdfast.attacks.report import AuditRecord, AuditReport, CounterExample, co
 from holdfast.attacks.settings import AttackSettings
 from holdfast.certify.curve import Certified
 from holdfast.certify.exact import network_hash
+from holdfast.certify.images import as_batch
 from holdfast.certify.radii import certify, check_images
 from holdfast.errors import ArgumentError, choose
-from holdfast.nn.walk import unwrap
+from holdfast.nn.walk import built_for, unwrap
+
+if TYPE_CHECKING:
+    from holdfast.certify.images import Images
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, attack): called before each attack on a batch, and once more at the end."""
@@ -71,7 +75,7 @@ class InterruptedAudit(KeyboardInterrupt):
 
 def audit(
     model: nn.Module,
-    images: Tensor,
+    images: "Images",
     certificates: Certified | None = None,
     *,
     precision: str = "float64",
@@ -85,7 +89,7 @@ def audit(
 
     Args:
         model: as for `certify`.
-        images: (N, C, H, W), float32 or float64 pixels in [0, 1].
+        images: as for `certify`, with pixels in [0, 1].
         certificates: the claims, of the same images; by default `certify` makes them.
         precision: of the certified classifier, where `certificates` do not say it themselves.
         attacks: names from `ATTACKS`; those of foolbox need the extra `audit`.
@@ -109,6 +113,7 @@ def audit(
     (0, 1.0)
     """
     precision = getattr(certificates, "precision", precision)
+    images = as_batch(images, built_for(unwrap(model)))
     check_images(unwrap(model), images)
     _check(attacks, batch_size)
     claims = certify(model, images, precision=precision) if certificates is None else certificates

@@ -4,12 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
 """The radii of the paper's tables, in pixel units."""
@@ -51,7 +54,7 @@ class CertifiedAccuracy:
 
 
 def certified_accuracy(
-    certificates: Certified, labels: Tensor, radii: Sequence[float] = tuple(RADII.values())
+    certificates: Certified, labels: "Tensor | npt.ArrayLike", radii: Sequence[float] = tuple(RADII.values())
 ) -> CertifiedAccuracy:
     """Share of images that are classified correctly and certified beyond each radius.
 
@@ -60,7 +63,7 @@ def certified_accuracy(
 
     Args:
         certificates: from `certify`.
-        labels: (N,), the true classes.
+        labels: (N,), the true classes: a tensor, an array or a list of integers.
         radii: in pixel units; by default the paper's 36/255, 72/255 and 108/255.
 
     >>> from types import SimpleNamespace
@@ -83,12 +86,12 @@ def certified_accuracy(
     )
 
 
-def certified_curve(certificates: Certified, labels: Tensor) -> tuple[Tensor, Tensor]:
+def certified_curve(certificates: Certified, labels: "Tensor | npt.ArrayLike") -> tuple[Tensor, Tensor]:
     """The whole curve: radii in rising order, and the certified accuracy just below each.
 
     Args:
         certificates: from `certify`.
-        labels: (N,), the true classes.
+        labels: (N,), the true classes: a tensor, an array or a list of integers.
 
     Returns:
         (M,) radii of the M correctly classified images, sorted, and (M,) accuracies; for r below the first
@@ -127,16 +130,16 @@ def radius_from_l1(l1_radius: float, dimension: int) -> float:
     return radius
 
 
-def _check_labels(certificates: Certified, labels: Tensor) -> Tensor:
-    if (
-        not isinstance(labels, Tensor)
-        or labels.is_floating_point()
-        or labels.shape != certificates.prediction.shape
-    ):
-        shape = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+def _check_labels(certificates: Certified, labels: "Tensor | npt.ArrayLike") -> Tensor:
+    try:
+        found = torch.as_tensor(labels).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is None or found.is_floating_point() or found.shape != certificates.prediction.shape:
+        given = type(labels).__name__ if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
         raise ArgumentError(
-            f"labels: expected {len(certificates.prediction)} integers, one per certificate, got {shape}"
+            f"labels: expected {len(certificates.prediction)} integers, one per certificate, got {given}"
         )
-    if not len(labels):
+    if not len(found):
         raise ArgumentError("labels: expected at least one image, got none")
-    return labels.cpu()
+    return found

@@ -11,7 +11,7 @@ from holdfast.nn.lipschitz import LipschitzModule, Shape
 from holdfast.nn.walk import device_of, input_shape_of, placed_layers, unwrap
 
 
-def lipschitz_estimate(model: nn.Module, iterations: int = 50, *, input_shape: Shape | None = None) -> float:
+def lipschitz_estimate(model: nn.Module, input_shape: Shape | None = None, *, iterations: int = 50) -> float:
     """Estimate the Lipschitz constant from raw pixels to logits, as the product of the layers' estimates.
 
     Each factor comes from below, so this is not a bound: `lipschitz_upper_bound` is. Draws no global random
@@ -19,19 +19,19 @@ def lipschitz_estimate(model: nn.Module, iterations: int = 50, *, input_shape: S
 
     Args:
         model: a tree of `nn.Sequential` of holdfast's layers.
-        iterations: steps of power iteration on each layer; the paper takes 50.
         input_shape: shape of one image; by default the one the model was built for.
+        iterations: steps of power iteration on each layer; the paper takes 50.
 
     Raises:
         NotProvedError: a module that is none of holdfast's layers, by path and name.
 
     Paper: appendix D, "Results using revised Lipschitz constants".
     """
-    return math.prod(layer_estimates(model, iterations, input_shape=input_shape).values())
+    return math.prod(layer_estimates(model, input_shape, iterations=iterations).values())
 
 
 def layer_estimates(
-    model: nn.Module, iterations: int = 50, *, input_shape: Shape | None = None
+    model: nn.Module, input_shape: Shape | None = None, *, iterations: int = 50
 ) -> dict[str, float]:
     """Estimated Lipschitz constant of every layer as it runs in evaluation, in float64, by path."""
     if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:

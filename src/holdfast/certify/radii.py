@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 MEASURED_IMAGES, MEASURED_FACTOR = 64, 10
+PROOFS = {"float64": "proved, rounding included", "float32": "bound proved, rounding measured"}
+"""What radii rest on, by precision."""
 LARGEST_RADIUS = 1e6
 """Rounding errors grow with the ball, so no radius beyond this is claimed: far beyond any image."""
 

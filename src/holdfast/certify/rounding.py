@@ -60,8 +60,7 @@ EXACT = ForwardError(0.0, 0.0)
 def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> ForwardError:
     """Rounding error of a frozen layer in float64.
 
-    A layer of your own states it by a method ``rounding_error(input_shape) -> tuple[float, float]`` that
-    returns kappa and tau.
+    A layer of your own states it by its method `rounding_error`.
 
     Args:
         layer: a layer with buffers only.
@@ -71,13 +70,12 @@ def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> Fo
     Raises:
         NotProvedError: nobody has analysed the rounding of this layer.
     """
-    own = getattr(layer, "rounding_error", None)
-    if own is None:
-        analysed = _analysed.dispatch(
-            object if replaces_forward_without(layer, "rounding_error") else type(layer)
-        )
-        return analysed(layer, input_shape, norm)
-    relative, absolute = own(input_shape)
+    # Whoever decides what is computed has to speak of its rounding too.
+    if replaces_forward_without(layer, "rounding_error"):
+        LipschitzModule.rounding_error(layer, input_shape)
+    if type(layer).rounding_error is LipschitzModule.rounding_error:
+        return _analysed(layer, input_shape, norm)
+    relative, absolute = layer.rounding_error(input_shape)
     if not (0 <= relative < math.inf and 0 <= absolute < math.inf):
         raise NotProvedError(
             f"{type(layer).__name__} has no finite rounding error, got {(relative, absolute)}"
@@ -87,11 +85,7 @@ def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> Fo
 
 @singledispatch
 def _analysed(layer: LipschitzModule, input_shape: Shape, norm: float) -> ForwardError:
-    raise NotProvedError(
-        f"{type(layer).__name__} has no proved rounding error; give it a method "
-        "rounding_error(input_shape) that returns (kappa, tau): in float64 its output is within "
-        "kappa ||z|| + tau of the exact one"
-    )
+    return ForwardError(*layer.rounding_error(input_shape))  # which says that there is none
 
 
 @_analysed.register(Flatten)

@@ -79,6 +79,7 @@ def audit(
     from holdfast.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit
     from holdfast.attacks.audit import audit as attack
     from holdfast.attacks.settings import AttackSettings
+    from holdfast.certify.radii import PROOFS
     from holdfast.data import to_float
     from holdfast.models.storage import load
 
@@ -118,7 +119,7 @@ def audit(
     if as_json:
         print_json(report.summary())
         return
-    _show(report.summary())
+    _show(report.summary(), PROOFS[precision])
     say(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
 
 
@@ -157,10 +158,11 @@ def _progress(*, quiet: bool) -> "Iterator[Progress | None]":
         yield advance
 
 
-def _show(summary: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any], proof: str) -> None:
     ratio = summary["ratio"]
     rows = [
         ["images", f"{summary['images']}, {summary['certified']} of them certified"],
+        ["certificates", proof],
         ["points tried", f"{summary['points_tried']}, {summary['points_inside']} inside a certificate"],
         ["broken certificates", str(summary["broken"])],
         ["changes found", f"{summary['found']} images, all outside their certificates"],

@@ -35,7 +35,7 @@ def certify_pictures(
     """
     import torch
 
-    from holdfast.certify.radii import certify
+    from holdfast.certify.radii import PROOFS, certify
     from holdfast.data import to_float
 
     if out is not None:
@@ -54,6 +54,7 @@ def certify_pictures(
                 "radius": radius if math.isfinite(radius) else None,
                 "runner_up": classes[rival] if rival >= 0 else None,
                 "precision": precision,
+                "proved": found.proved,
                 "resized_from": pictures[place][1],
             }
         )
@@ -62,7 +63,7 @@ def certify_pictures(
     if as_json:
         print_json(rows)
     else:
-        _show(rows, network, source)
+        _show(rows, network, source, PROOFS[precision])
 
 
 def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[Tensor, str | None]":
@@ -93,7 +94,7 @@ def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[T
     return picture, changed
 
 
-def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source) -> None:
+def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source, proof: str) -> None:
     print_table(
         f"{source.name}: how far each picture may change (l2, pixel units)",
         ["Picture", "Prediction", "Runner-up", "Radius"],
@@ -119,7 +120,10 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source)
             f"{len(resized)} of {len(rows)} pictures were cut to their centre square and resized to "
             f"{size}x{size}; a radius speaks of the resized picture."
         )
-    say("No picture within the radius is classified differently; at a radius of 0 nothing is certified.")
+    say(
+        f"No picture within the radius is classified differently ({proof}); at a radius of 0 nothing is "
+        "certified."
+    )
 
 
 def _write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:

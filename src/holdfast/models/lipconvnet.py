@@ -158,7 +158,7 @@ def lipconvnet(
     choose("conv", conv, CONVOLUTIONS)
     choose("activation", activation, ACTIVATIONS)
     choose("head", head, HEADS)
-    if conv != "soc" and series != "isometric":
+    if not issubclass(CONVOLUTIONS[conv], SOC) and series != "isometric":
         raise ArgumentError(
             f"series: only conv='soc' has one, got {series!r} with conv={conv!r}; leave it out"
         )

@@ -1,7 +1,7 @@
 """What every layer promises, and the registries by which models, tests and benchmarks find the layers."""
 
 import copy
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 Value = TypeVar("Value")
 
 
-class LipschitzModule(nn.Module):
+class LipschitzModule(nn.Module, ABC):
     """A layer that owns a statement about l2 distances.
 
     Shapes are those of one sample, without the batch: (C, H, W) or (C,). The laws, for every input of
@@ -24,8 +24,7 @@ class LipschitzModule(nn.Module):
     - `lipschitz_bound(input_shape)` is proved: no two inputs move apart by more than this factor.
     - `freeze(input_shape)` computes the same function from buffers alone, for inputs of that shape only.
     - `forward` in evaluation mode depends on the weights and the input, on nothing that ran before.
-
-    `certify` also needs to know how a layer of your own rounds: see docs/add-a-layer.md.
+    - `rounding_error(input_shape)` is proved as well; `certify` knows it of holdfast's own layers.
     """
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -37,6 +36,14 @@ class LipschitzModule(nn.Module):
         raise NotProvedError(
             f"{type(self).__name__} has no proved Lipschitz bound; implement lipschitz_bound, or use a layer "
             "of holdfast in its place"
+        )
+
+    def rounding_error(self, input_shape: Shape) -> tuple[float, float]:
+        """(kappa, tau): in float64 the frozen layer's output is within kappa ||z|| + tau of the exact one."""
+        raise NotProvedError(
+            f"{type(self).__name__} has no proved rounding error; give it a method "
+            "rounding_error(input_shape) that returns (kappa, tau): in float64 its output is within "
+            "kappa ||z|| + tau of the exact one"
         )
 
     def freeze(self, input_shape: Shape) -> nn.Module:
@@ -203,9 +210,14 @@ ACTIVATIONS: dict[str, Callable[[int], LipschitzModule]] = {}
 
 
 def register_convolution(name: str) -> Callable[[type[OrthogonalConv2d]], type[OrthogonalConv2d]]:
-    """Class decorator: make a convolution known to models, the contract tests and the tool as `name`."""
+    """Class decorator: make a convolution known to models, the contract tests and the tool as `name`.
+
+    Raises:
+        ArgumentError: the name is one of holdfast's own.
+    """
 
     def register(cls: type[OrthogonalConv2d]) -> type[OrthogonalConv2d]:
+        _refuse_taken(name, CONVOLUTIONS.get(name), cls)
         CONVOLUTIONS[name] = cls
         return cls
 
@@ -215,5 +227,15 @@ def register_convolution(name: str) -> Callable[[type[OrthogonalConv2d]], type[O
 def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> None:
     """Make an activation known to models, the contract tests and the tool; `build(channels)` returns the
     layer.
+
+    Raises:
+        ArgumentError: the name is one of holdfast's own.
     """
+    _refuse_taken(name, ACTIVATIONS.get(name), build)
     ACTIVATIONS[name] = build
+
+
+def _refuse_taken(name: str, known: Any, new: Any) -> None:
+    """A saved network names its layers: holdfast's names mean holdfast's. Others may be defined again."""
+    if known is not None and known.__module__.startswith("holdfast.") and new.__module__ != known.__module__:
+        raise ArgumentError(f"name: {name!r} is one of holdfast's own; choose another")

@@ -148,7 +148,7 @@ def _revised(run: Run) -> dict[str, Any]:
 
     model = load_model(run.folder / BEST)
     images = load_data(run.config.data, split="test", image_size=run.config.image_size)
-    estimates = layer_estimates(model, POWER_ITERATIONS)
+    estimates = layer_estimates(model, iterations=POWER_ITERATIONS)
     between = math.prod(value for path, value in estimates.items() if path not in ("normalize", "head"))
     proved = certify(model, to_float(images.images))
     standard = float((proved.prediction == images.labels).double().mean())

@@ -13,6 +13,7 @@ from torch import Tensor
 from holdfast.certify.bound_file import LayerBound, read_bound
 from holdfast.certify.curve import RADII
 from holdfast.certify.outcomes import Outcomes
+from holdfast.certify.radii import PROOFS
 from holdfast.certify.records import Records, read_records
 from holdfast.data.dataset import Dataset
 from holdfast.data.sources import load as load_data
@@ -72,9 +73,7 @@ class Evidence:
     @property
     def proof(self) -> str:
         """What the radii rest on."""
-        if self.records.precision == "float64":
-            return "proved, rounding included"
-        return f"{self.records.precision}: bound proved, rounding measured"
+        return PROOFS[self.records.precision]
 
     @property
     def network(self) -> str:
