@@ -32,7 +32,7 @@ from holdfast.training.config import TrainConfig
 from holdfast.training.loop import train
 from holdfast.training.metrics import read_metrics
 
-# name: (radius, degree in training, drift, degree in evaluation, drift)
+# name: (radius, (degree in training, phase drift), (degree in evaluation, phase drift))
 STUDIED = {
     "degree 2/3, angles to 0.7": (1.0, (2, 0.3), (3, 0.02)),
     "degree 2/3, angles to 1.0": (1.12, (2, 0.1), (3, 0.05)),
@@ -125,7 +125,7 @@ def main() -> None:
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument("--lr", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--only", default=None, help="the contenders whose name contains this")
     parser.add_argument("--time", action="store_true", help="time the steps in place of training")

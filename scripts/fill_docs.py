@@ -70,7 +70,8 @@ def speed_summary(record: Path = SPEED) -> str:
             rates = {timing["name"]: _rate(timing["images_per_second"]) for timing in line["timings"]}
             first, *_, last = rates.values()
             title = line["title"].replace(", SOC + hh1", "")
-            others = [rates[name] for name in OTHER_SERIES.values()]
+            mode = ", frozen" if line["key"].startswith("certify-") else ""
+            others = [rates[name + mode] for name in OTHER_SERIES.values()]
             rows.append([title, first, *others, last, f"{line['ratio']:.1f}x"])
     memory = [
         f"{_capital(line['title'])}: {line['note']}."
@@ -112,7 +113,7 @@ def degrees(record: Path = DEGREES) -> str:
                 str(row["degrees"][0]),
                 f"{row['largest_angle']:.1f}",
                 f"{row['modulus_errors'][0]:.1e}",
-                f"{seconds[row['series']] / unit:.2f}" if unit else "not timed",
+                f"{seconds[row['series']] / unit:.2f}" if row["series"] in seconds else "not timed",
                 str(row["epochs"]),
                 *(f"{share:.1%}" for share in shares),
             ]

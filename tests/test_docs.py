@@ -197,9 +197,20 @@ def test_the_degrees_of_the_series_are_as_the_page_says() -> None:
     for mode in ("training", "evaluation"):
         (line,) = (line for line in text.splitlines() if line.startswith(f"| degree in {mode} |"))
         (isometric,), (wide,) = set(degrees("isometric", mode)), set(degrees("wide", mode))
-        assert line.split("|")[2].startswith(f" {isometric}:")
-        assert line.split("|")[3].startswith(f" {wide}:")
+        assert line.split("|")[2].split(":")[0].strip() == str(isometric)
+        assert line.split("|")[3].split(":")[0].strip() == str(wide)
         assert f"{', '.join(map(str, degrees('exponential', mode)))} for `k` = 1, 3, 5" in text
+
+
+def test_the_errors_of_the_series_are_as_the_page_says() -> None:
+    text = (ROOT / "docs/layers/soc.md").read_text()
+    (line,) = (line for line in text.splitlines() if "off 1 by at most" in line)
+    # Printed with two digits, rounded up.
+    shown = [[float(n) for n in re.findall(r"\de-\d+|\d\.\de-\d+", cell)] for cell in line.split("|")[2:5]]
+    for name, numbers in zip(("isometric", "wide", "exponential"), shown, strict=True):
+        stated = dict.fromkeys(series.modulus_error for series in SERIES[name].evaluation.values())
+        for number, error in zip(numbers, stated, strict=False):
+            assert error <= number < 1.1 * error
 
 
 def test_generated_parts_are_up_to_date() -> None:

@@ -46,8 +46,8 @@ def test_training_and_evaluation_agree_within_the_training_error(series: str) ->
     x = torch.randn(4, 8, 5, 5)
     trained = layer(x)
     evaluated = layer.eval()(x)
-    # Moduli differ by the two stated errors, phases by less than 0.02 for the isometric series.
-    allowed = layer.training_series.modulus_error + layer.orthogonality_error + 0.02
+    # Moduli differ by the two stated errors, phases by at most 0.0505 (tests/functional/test_series.py).
+    allowed = layer.training_series.modulus_error + layer.orthogonality_error + 0.0505
     assert (trained - evaluated).norm() <= allowed * x.norm()
 
 
@@ -170,7 +170,7 @@ def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None
     assert layer.lipschitz_bound((4, 4, 4)) <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("series", ["exponential", "wide"])
+@every_series
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "size", "stride", "shape"),
@@ -185,7 +185,7 @@ def test_every_series_keeps_the_contract(
     stride: int,
     shape: tuple[int, int, int],
 ) -> None:
-    """The registry builds the isometric series; this is the contract's first law for the others."""
+    """The contract's first law; its tests build the default series alone."""
 
     def build() -> SOC:
         return SOC(inputs, outputs, size, stride=stride, series=series)

@@ -95,7 +95,7 @@ def test_the_increase_of_a_bcop_row_is_to_the_soc_baseline(write_run: WriteRun) 
     isometric = Budget(epochs=5, width=16, schedule="onecycle", lr=0.3, series="isometric", crop=0)
     root = write_run("cifar10-shallow", "5-bcop", (60.0, 40.0, 20.0, 9.0), budget=isometric).parent
     write_run("cifar10-shallow", "5-soc-baseline", (62.0, 42.0, 22.0, 11.0), budget=isometric)
-    assert sheet_of("cifar10-shallow", ["5-bcop"], root).lines[1][7] == "-2.00"
+    assert sheet_of("cifar10-shallow", ["5-bcop"], root).lines[1][7] == "-2.00 (isometric SOC)"
     # The paper's series goes before the others, however the names of the budgets are sorted.
     exponential = replace(isometric, series="exponential")
     write_run("cifar10-shallow", "5-soc-baseline", (63.0, 43.0, 23.0, 12.0), budget=exponential)

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
-from holdfast.functional.plane import CIRCLE_POINTS, regions
+from holdfast.functional.plane import CIRCLE_POINTS, linear_cones
 from holdfast.paper.figures import householder, notation, order_two, write_figure
 
 STEP = 2 * math.pi / CIRCLE_POINTS
@@ -28,7 +28,7 @@ def j_minus(angle: float) -> Tensor:
 @pytest.mark.parametrize("degrees", [100, 30, 170])
 def test_order_one_has_the_identity_below_its_line_and_a_reflection_above(degrees: float) -> None:
     theta = math.radians(degrees)
-    reflection, identity = regions(householder(theta))
+    reflection, identity = linear_cones(householder(theta))
     assert [reflection.start, identity.start] == pytest.approx([theta / 2, theta / 2 + math.pi], abs=STEP)
     assert torch.allclose(identity.jacobian, torch.eye(2, dtype=torch.float64), atol=1e-12)
     assert torch.allclose(reflection.jacobian, j_minus(theta), atol=1e-12)
@@ -43,7 +43,7 @@ def test_order_two_has_the_four_regions_of_the_theorem() -> None:
     t3 = math.pi + t2 - t1 + t0
     alphas = [2 * t0, 2 * (t1 - t0), 2 * (t2 - t1 + t0), 2 * (t3 - t2 + t1 - t0)]
     expected = [j_minus(alphas[0]), j_plus(alphas[1]), j_minus(alphas[2]), j_plus(alphas[3])]
-    found = regions(order_two(t0, t1, t2))
+    found = linear_cones(order_two(t0, t1, t2))
     assert [cone.start for cone in found] == pytest.approx([t0, t1, t2, t3], abs=STEP)
     assert all(torch.allclose(cone.jacobian, j, atol=1e-12) for cone, j in zip(found, expected, strict=True))
 

@@ -11,7 +11,6 @@ from PIL import Image
 
 from holdfast.certify.curve import RADII
 from holdfast.certify.outcomes import Outcomes
-from holdfast.functional.plane import regions
 from holdfast.report.learned import LearnedAngles, read_angles, unusual_pairs
 from holdfast.report.plots.activations import angles_figure, regions_figure
 from holdfast.report.plots.attack import attack_figure
@@ -98,22 +97,6 @@ def test_training_curves(runs: int) -> None:
 
 def layer(theta: list[float], widths: torch.Tensor | None = None) -> LearnedAngles:
     return LearnedAngles("body.stage1.activation1", "hh1", torch.tensor(theta, dtype=torch.float64), widths)
-
-
-def test_regions_of_a_householder_activation() -> None:
-    # sigma_theta is the identity on one side of the line at angle theta / 2, a reflection on the other.
-    cones = regions(layer([math.radians(100)]).function(0))
-    found = {cone.kind: (math.degrees(cone.start) % 360, math.degrees(cone.stop) % 360) for cone in cones}
-    assert found["reflected"] == pytest.approx((50, 230), abs=0.1)
-    assert found["same"] == pytest.approx((230, 50), abs=0.1)
-
-
-def test_regions_of_order_two_are_turned_and_reflected() -> None:
-    widths = torch.zeros(2, 1, 1, dtype=torch.float64)
-    cones = regions(layer([0.0], widths).function(0))
-    assert [cone.kind for cone in cones].count("reflected") == 2
-    assert len(cones) == 4
-    assert sum(cone.stop - cone.start for cone in cones) == pytest.approx(2 * math.pi)
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 5])

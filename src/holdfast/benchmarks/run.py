@@ -84,7 +84,11 @@ def _inference(depth: int, reach: str, repetitions: int) -> Line:
         [
             Contender("the paper's formulation", work.inference(work.literal(depth)), 256),
             *[
-                Contender(name, work.inference_with_margins(work.ours_frozen(depth, series=series)), 256)
+                Contender(
+                    f"{name}, frozen",
+                    work.inference_with_margins(work.ours_frozen(depth, series=series)),
+                    256,
+                )
                 for series, name in OTHER_SERIES.items()
             ],
             Contender("holdfast, evaluation mode", work.inference(model), 256),

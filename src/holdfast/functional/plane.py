@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Plane = Callable[[Tensor], Tensor]
+PlaneMap = Callable[[Tensor], Tensor]
 """A function of points (N, 2) in the plane."""
 CIRCLE_POINTS = 20_000
 
 
 @dataclass(frozen=True)
-class Region:
+class Cone:
     """A cone on which a function is linear: from angle `start` to `stop`, with its Jacobian."""
 
     start: float
@@ -26,19 +26,14 @@ class Region:
         return math.atan2(float(self.jacobian[0, 1]), float(self.jacobian[0, 0]))
 
     @property
-    def is_identity(self) -> bool:
-        """Whether the function leaves the points of the region where they are."""
-        return torch.allclose(self.jacobian, torch.eye(2, dtype=self.jacobian.dtype), atol=1e-6)
-
-    @property
     def kind(self) -> str:
         """What an isometry does there: "same" leaves points where they are, "turned" or "reflected"."""
-        if self.is_identity:
+        if torch.allclose(self.jacobian, torch.eye(2, dtype=self.jacobian.dtype), atol=1e-6):
             return "same"
         return "turned" if float(torch.linalg.det(self.jacobian)) > 0 else "reflected"
 
 
-def jacobians(function: Plane, points: Tensor) -> Tensor:
+def jacobians(function: PlaneMap, points: Tensor) -> Tensor:
     """Jacobian of `function` at every point, (N, 2, 2), by automatic differentiation."""
     points = points.detach().clone().requires_grad_(True)
     values = function(points)
@@ -46,7 +41,7 @@ def jacobians(function: Plane, points: Tensor) -> Tensor:
     return torch.stack(rows, dim=1)
 
 
-def regions(function: Plane) -> list[Region]:
+def linear_cones(function: PlaneMap) -> list[Cone]:
     """The cones on which a positively homogeneous function of the plane is linear, counter-clockwise.
 
     Found by differentiating at points of the unit circle; a boundary is placed between the two points that
@@ -55,13 +50,13 @@ def regions(function: Plane) -> list[Region]:
     step = 2 * math.pi / CIRCLE_POINTS
     angles = (torch.arange(CIRCLE_POINTS, dtype=torch.float64) + 0.5) * step
     found = jacobians(function, torch.stack([angles.cos(), angles.sin()], dim=1))
-    # Two Jacobians of one region differ by rounding, those of neighbours by a reflection, of norm 2.
+    # Two Jacobians of one cone differ by rounding, those of neighbours by a reflection, of norm 2.
     changes = (found - found.roll(1, dims=0)).abs().amax(dim=(1, 2)) > 1e-6
     starts = changes.nonzero().flatten().tolist()
     if not starts:
-        return [Region(0.0, 2 * math.pi, found[0])]
+        return [Cone(0.0, 2 * math.pi, found[0])]
     stops = [*starts[1:], starts[0] + CIRCLE_POINTS]
     return [
-        Region(a * step, b * step, found[((a + b) // 2) % CIRCLE_POINTS])
+        Cone(a * step, b * step, found[((a + b) // 2) % CIRCLE_POINTS])
         for a, b in zip(starts, stops, strict=True)
     ]

@@ -112,6 +112,9 @@ def _measured(
     if baseline and row.method != table.baseline:
         gain = _mean(values, column) - _mean([_values(table, run) for run in baseline], column)
         increase = f"{gain:+.2f}"
+        first = baseline[0].config
+        if row.network.conv != "soc" and first.series != PAPER.series:
+            increase += f" ({first.series} SOC)"
     yield "measured", _means(values), increase
     yield "difference", _differences(row, values), ""
     last = [run.test("last") for run in group]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.errors import choose
 from holdfast.files import write_atomically
-from holdfast.functional.plane import Plane, Region, jacobians, regions
+from holdfast.functional.plane import Cone, PlaneMap, jacobians, linear_cones
 from holdfast.nn.activations import Householder, HouseholderOrder
 
 # From Okabe and Ito's palette, told apart under every common colour blindness. Pink is the identity.
@@ -22,7 +22,7 @@ EXTENT = 1.5
 REGION_GRID = 400
 
 
-def householder(theta: float) -> Plane:
+def householder(theta: float) -> PlaneMap:
     """sigma_theta of the paper (corollary 1) as a function of points."""
     layer = Householder(2, dtype=torch.float64)
     with torch.no_grad():
@@ -30,7 +30,7 @@ def householder(theta: float) -> Plane:
     return _on_points(layer)
 
 
-def order_two(theta0: float, theta1: float, theta2: float) -> Plane:
+def order_two(theta0: float, theta1: float, theta2: float) -> PlaneMap:
     """sigma_Theta of order 2 (theorem 2) on points; theta_3 = pi + theta_2 - theta_1 + theta_0."""
     layer = HouseholderOrder(2, order=2, dtype=torch.float64)
     reflecting, turning = theta1 - theta0, theta2 - theta1
@@ -93,7 +93,7 @@ def figure2(
     function = order_two(*bounds)
     _paint(right, function)
     _axes(right, r"$\sigma_\Theta$ of order 2:  $\theta_3 - \theta_2 + \theta_1 - \theta_0 = \pi$")
-    for index, cone in enumerate(_in_order(regions(function), bounds[0])):
+    for index, cone in enumerate(_in_order(linear_cones(function), bounds[0])):
         _ray(right, cone.start, BLUE, rf"$\theta_{index} = {math.degrees(cone.start) % 360:.0f}°$")
     figure.suptitle("Householder activations of higher order")
     return figure
@@ -133,7 +133,7 @@ def _division(axes: Axes, theta: float, phi: float) -> None:
     axes.text(*place, "never reached\nby $\\sigma_\\theta$", ha="center", va="center", color=INK)
 
 
-def _on_points(layer: torch.nn.Module) -> Plane:
+def _on_points(layer: torch.nn.Module) -> PlaneMap:
     def function(points: Tensor) -> Tensor:
         values: Tensor = layer(points)
         return values
@@ -143,7 +143,7 @@ def _on_points(layer: torch.nn.Module) -> Plane:
 
 def _paint(
     axes: Axes,
-    function: Plane,
+    function: PlaneMap,
     *,
     inside: Callable[[Tensor], Tensor] | None = None,
     labels_at: tuple[float, ...] = (),
@@ -159,7 +159,7 @@ def _paint(
     line = torch.linspace(-EXTENT, EXTENT, REGION_GRID, dtype=torch.float64)
     points = torch.cartesian_prod(line, line)
     found = jacobians(function, points)
-    cones = sorted(regions(function), key=lambda cone: not cone.is_identity)
+    cones = sorted(linear_cones(function), key=lambda cone: cone.kind != "same")
     known = torch.stack([cone.jacobian for cone in cones])
     which = (found[:, None] - known).abs().amax(dim=(2, 3)).argmin(dim=1)
     shown = torch.ones(len(points), dtype=torch.bool) if inside is None else inside(points).detach()
@@ -180,7 +180,7 @@ def _paint(
         _label(axes, cone, centre, (IDENTITY_TINT, *TINTS)[index])
 
 
-def _label(axes: Axes, cone: Region, centre: tuple[float, float], tint: str) -> None:
+def _label(axes: Axes, cone: Cone, centre: tuple[float, float], tint: str) -> None:
     # Adding 0 turns a rounded -0.0 into 0.0.
     (a, b), (c, d) = (cone.jacobian * 100).round().div(100).add(0.0).tolist()
     matrix = f"⎡{a:5.2f} {b:5.2f} ⎤\n⎣{c:5.2f} {d:5.2f} ⎦"
@@ -192,18 +192,19 @@ def _label(axes: Axes, cone: Region, centre: tuple[float, float], tint: str) -> 
     axes.text(x, y + 0.03, notation(cone), ha="center", va="bottom", fontsize=13, bbox=ground)
 
 
-def notation(cone: Region) -> str:
+def notation(cone: Cone) -> str:
     """The Jacobian of a cone as the paper writes it (equation 2), in degrees."""
+    if cone.kind == "same":
+        return r"$\mathbf{I}$"
     sign = "-" if cone.kind == "reflected" else "+"
-    degrees = round(math.degrees(cone.angle)) % 360
-    return r"$\mathbf{I}$" if cone.is_identity else rf"$\mathbf{{J}}^{{{sign}}}({degrees}°)$"
+    return rf"$\mathbf{{J}}^{{{sign}}}({round(math.degrees(cone.angle)) % 360}°)$"
 
 
 def _rgb(colour: str) -> list[float]:
     return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
-def _in_order(cones: list[Region], first: float) -> list[Region]:
+def _in_order(cones: list[Cone], first: float) -> list[Cone]:
     """The cones from the one that starts at `first`."""
     distance = [abs(math.remainder(cone.start - first, 2 * math.pi)) for cone in cones]
     begin = distance.index(min(distance))

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.errors import CheckpointError
 from holdfast.functional.activations import householder
 from holdfast.functional.householder import householder_chain, householder_order
-from holdfast.functional.plane import Plane
+from holdfast.functional.plane import PlaneMap
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LearnedAngles:
     theta: Tensor
     widths: Tensor | None
 
-    def function(self, pair: int) -> Plane:
+    def function(self, pair: int) -> PlaneMap:
         """The activation as it acts on the plane of one pair of channels."""
         theta = self.theta[..., pair : pair + 1]
         if self.widths is not None:

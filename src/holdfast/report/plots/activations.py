@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
-from holdfast.functional.plane import Plane, regions
+from holdfast.functional.plane import PlaneMap, linear_cones
 from holdfast.report.learned import LearnedAngles
 from holdfast.report.style import BLUE, FAINT, INK, ORANGE, SKY, VERMILLION, drawing
 
@@ -66,8 +66,8 @@ def regions_figure(chosen: Sequence[tuple[LearnedAngles, int]]) -> Figure:
 _LOOKS = {"same": ("none", ""), "turned": (ORANGE, ".."), "reflected": (SKY, "///")}
 
 
-def _disc(axes: Axes, function: Plane) -> None:
-    for cone in regions(function):
+def _disc(axes: Axes, function: PlaneMap) -> None:
+    for cone in linear_cones(function):
         colour, hatch = _LOOKS[cone.kind]
         start, stop = math.degrees(cone.start), math.degrees(cone.stop)
         wedge = Wedge((0, 0), 1, start, stop, facecolor=colour, alpha=0.45)
