@@ -25,7 +25,7 @@ docs: $(VENV)/.installed-all
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed-all
-	$(BIN)/holdfast bench
+	$(BIN)/holdfast bench --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -48,3 +48,11 @@ def choose(kind: str, name: object, known: Iterable[str]) -> str:
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise ArgumentError(f"{kind}: expected one of {', '.join(names)}, got {name!r}{hint}")
+
+
+def not_installed(argument: str, package: str, extra: str) -> ArgumentError:
+    """The error of a feature whose package is missing, and what to type."""
+    return ArgumentError(
+        f"{argument}: the package {package} is not installed; run pip install {package} "
+        f"(holdfast's extra {extra})"
+    )

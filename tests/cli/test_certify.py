@@ -116,6 +116,11 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     assert len((tmp_path / "mine" / "pictures.jsonl").read_text().splitlines()) == 2
 
 
+def test_the_run_may_come_last(command: Command, run: Path, pictures: list[Path]) -> None:
+    result = command("certify", "--images", *pictures, run, "--json")
+    assert [row["image"] for row in json.loads(result.out)] == [str(picture) for picture in pictures]
+
+
 def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) -> None:
     result = command("certify", run, "--images", pictures[0], "--images", pictures[1])
     assert "wide [photo].png" in result.out

@@ -65,7 +65,9 @@ def test_without_gradio(explore: Explore, run: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "gradio", None)
     code, error = explore(run, "--port", _free_port())
     assert code == 2
-    assert error.strip() == ("explore: the page needs gradio, which is not installed; run pip install gradio")
+    assert error.strip() == (
+        "explore: the package gradio is not installed; run pip install gradio (holdfast's extra explore)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.series import PAPER_ERROR, SERIES
+from holdfast.functional.series import SERIES
 from holdfast.functional.taps import transpose_kernel
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from holdfast.nn.soc import SOC
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.contracts.histories import HISTORIES
-from tests.reference.exponential import dense_convolution
+from tests.reference.exponential import PAPER_ERROR, dense_convolution
 
 every_series = pytest.mark.parametrize("series", SERIES)
 

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+PAPER_ERROR = 2.42e-6
+"""How far the paper's twelve Taylor terms may be from the exponential."""
+
 
 def dense_convolution(kernel: Tensor, height: int, width: int) -> Tensor:
     """Matrix of the zero-padded convolution, entry by entry, over (channel, row, column)."""

@@ -33,8 +33,8 @@ def import_foolbox() -> ModuleType:
             import foolbox
     except ImportError as error:
         raise ArgumentError(
-            f"attacks: foolbox cannot be imported ({error}); run pip install foolbox, or choose "
-            "among the attacks noise, pgd and pgd-minimal"
+            f"attacks: foolbox cannot be imported ({error}); run pip install foolbox (holdfast's "
+            "extra audit), or choose among the attacks noise, pgd and pgd-minimal"
         ) from error
     module: ModuleType = foolbox
     return module

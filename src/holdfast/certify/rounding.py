@@ -184,14 +184,15 @@ def _error_on_maps(coefficients: list[float], norm: float, spread: float, terms:
     r"""Horner's rule, v_j = A v_{j+1} + c_j x: each step errs by gamma (|| |A| || ||v_{j+1}|| + |c_j| ||x||).
 
     Where c_d and c_{d-1} are folded into the kernel of the first step, that is two more roundings per entry.
-    The error of step j passes through j more applications of A. The computed v differs from the exact one by
-    a relative 1e-6 at most, which the factor 2 on gamma covers amply.
+    The error of step j passes through j more applications of A. What a step rounds is the computed v_{j+1},
+    no larger than the exact one and its error. The factor 2 is room to spare.
     """
     step = product_up(2.0, gamma(terms + 8))
     sizes = [*_sizes(coefficients, norm), 0.0]
     error = 0.0
     for j in reversed(range(len(coefficients))):
-        fresh = product_up(step, sum_up(product_up(spread, sizes[j + 1]), coefficients[j]))
+        held = sum_up(sizes[j + 1], error)
+        fresh = product_up(step, sum_up(product_up(spread, held), coefficients[j]))
         error = sum_up(product_up(norm, error), fresh)
     return error
 
@@ -217,7 +218,8 @@ def _error_on_a_torus(
     times S, hence 4 ||S||, in sums of 2 c terms and four further roundings.
 
     Errors of the basis may lie outside of the range of P, where W is bounded by `circular` only; the next
-    projection takes them back. As above, a factor 2 covers products of errors.
+    projection takes them back. As above, a step rounds what was computed: no larger than the exact v_{j+1}
+    and its error. A factor 2 covers what the errors of c_j F x add to the last two terms.
 
     Args:
         coefficients: absolute values, from the constant term up.
@@ -235,11 +237,13 @@ def _error_on_a_torus(
     sizes = _sizes(coefficients, norm)
     stray = error = product_up(2.0, sizes[-1], transform)
     for j in reversed(range(len(coefficients) - 1)):
+        held = sum_up(sizes[j + 1], error)
         passed = sum_up(product_up(norm, error), product_up(circular, stray))
-        size_here = sum_up(product_up(circular, sizes[j + 1]), coefficients[j])
+        product = product_up(multiply, held)
+        size_here = sum_up(product_up(circular, held), product, coefficients[j])
         basis = sum_up(project if j else transform, gamma(8))
         stray = product_up(2.0, sum_up(product_up(basis, size_here), product_up(coefficients[j], transform)))
-        error = sum_up(passed, product_up(multiply, sizes[j + 1]), stray)
+        error = sum_up(passed, product, stray)
     return error
 
 

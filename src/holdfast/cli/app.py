@@ -7,7 +7,6 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli.audit import audit
-from holdfast.cli.bench import HELP as BENCH_HELP
 from holdfast.cli.bench import bench
 from holdfast.cli.certify import certify
 from holdfast.cli.console import complain
@@ -51,19 +50,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for name, function, panel, text in (
-    ("demo", demo, "Start here", None),
-    ("train", train, "Networks", None),
-    ("certify", certify, "Networks", None),
-    ("audit", audit, "Networks", None),
-    ("verify", verify, "Networks", None),
-    ("report", report, "Networks", None),
-    ("explore", explore, "Networks", None),
-    ("export", export, "Networks", None),
-    ("reproduce", reproduce, "Evidence", None),
-    ("bench", bench, "Evidence", BENCH_HELP),
+for name, function, panel in (
+    ("demo", demo, "Start here"),
+    ("train", train, "Networks"),
+    ("certify", certify, "Networks"),
+    ("audit", audit, "Networks"),
+    ("verify", verify, "Networks"),
+    ("report", report, "Networks"),
+    ("explore", explore, "Networks"),
+    ("export", export, "Networks"),
+    ("reproduce", reproduce, "Evidence"),
+    ("bench", bench, "Evidence"),
 ):
-    app.command(name, help=text, rich_help_panel=panel)(function)
+    app.command(name, rich_help_panel=panel)(function)
 app.add_typer(data_app, name="data", rich_help_panel="Images and weights")
 app.add_typer(zoo_app, name="zoo", rich_help_panel="Images and weights")
 

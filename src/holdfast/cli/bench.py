@@ -7,24 +7,19 @@ import typer
 
 from holdfast.cli.allocator import keep_freed_memory
 
-HELP = """Measure speed on this machine, against the network as the paper formulates it.
-
-Contenders take turns, ratios are of medians. Takes about ten minutes on two cores.
-
+EXAMPLES = """
 Examples:
 
-  holdfast bench                              # the whole table, into benchmarks/results
+holdfast bench                              # the whole table, into runs/bench
 
-  holdfast bench --quick                      # LipConvnet-5 alone, twice, no curves: speed-quick.json
+holdfast bench --quick                      # LipConvnet-5 alone, twice, no curves: speed-quick.json
 
-  holdfast bench --threads 4 --out speed/     # elsewhere, with four threads
+holdfast bench --threads 4 --out speed/     # elsewhere, with four threads
 """
 
 
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path(
-        "benchmarks/results"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path("runs/bench"),
     quick: Annotated[bool, typer.Option("--quick", help="LipConvnet-5 alone, few repetitions.")] = False,
     repetitions: Annotated[
         int | None, typer.Option(min=1, help="How often each contender runs; else 5, or 2 with --quick.")
@@ -33,7 +28,10 @@ def bench(
         int | None, typer.Option(min=1, help="Threads for torch; all cores by default.")
     ] = None,
 ) -> None:
-    """Measure speed on this machine; see HELP."""
+    """Measure speed on this machine, against the network as the paper formulates it.
+
+    Contenders take turns, ratios are of medians. Takes about a quarter of an hour on two cores.
+    """
     import torch
     from rich.console import Console
     from rich.table import Table
@@ -81,3 +79,6 @@ def bench(
     path = save(out / ("speed-quick.json" if quick else "speed.json"), done, peak, curves)
     console.print(table)
     console.print(f"written: {path}, {plot(path)}")
+
+
+bench.__doc__ = f"{bench.__doc__}\n{EXAMPLES}"

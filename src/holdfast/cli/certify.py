@@ -72,6 +72,8 @@ def certify(
     """Certify predictions: a table, one record per image, and report.html."""
     choose("precision", precision, ("float32", "float64"))
     places = list(named or [])
+    # Pictures may follow --images before the run does: it is the one that is a folder or a file of weights.
+    places.sort(key=lambda place: not (place.is_dir() or place.suffix == ".safetensors"))
     run = places.pop(0) if places and (zoo is None or not images) else None
     if places and not images:
         raise ArgumentError(

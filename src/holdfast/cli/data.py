@@ -14,21 +14,21 @@ data_app.callback(invoke_without_command=True)(help_without_command)
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", help="Folder of the datasets; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
+    typer.Option("--data-root", help="Folder of the datasets; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
 ]
 LIST_EXAMPLES = """
 Examples:
 
 holdfast data list
 
-holdfast data list --root /datasets --json
+holdfast data list --data-root /datasets --json
 """
 DOWNLOAD_EXAMPLES = """
 Examples:
 
 holdfast data download cifar10
 
-holdfast data download cifar100 --root /datasets --url http://mirror/cifar-100-python.tar.gz
+holdfast data download cifar100 --data-root /datasets --url http://mirror/cifar-100-python.tar.gz
 """
 
 

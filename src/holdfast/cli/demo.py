@@ -72,7 +72,10 @@ def demo(
     say(evidence.sentence)
     page = (out / "report.html").resolve()
     say(f"All of it took {time.monotonic() - start:.0f} s. Open {page} in a browser.")
-    say("Next: holdfast train --data FOLDER_OF_YOUR_IMAGES --image-size 32 --out runs/mine")
+    say(
+        "Next: holdfast train --data FOLDER_OF_YOUR_IMAGES --image-size 32 --minutes 30 --schedule onecycle "
+        "--lr 0.3 --out runs/mine"
+    )
 
 
 demo.__doc__ = f"{demo.__doc__}\n{EXAMPLES}"

@@ -158,14 +158,9 @@ def pick_device(name: str) -> "torch.device":
 
 def _shipped(name: str) -> Source:
     known = zoo.networks()
-    if not known:
-        raise ArgumentError(
-            "zoo: no network ships with this version; train one with holdfast demo or holdfast train"
-        )
     file = known[choose("zoo", name, known)]
     card = file.with_suffix(".json")
-    data = json.loads(card.read_text(encoding="utf-8"))["data"] if card.is_file() else None
-    return Source(file, name, None, data)
+    return Source(file, name, None, json.loads(card.read_text(encoding="utf-8"))["data"])
 
 
 def _data_of(run: Path) -> str | None:

@@ -24,7 +24,7 @@ holdfast reproduce cifar10-main --rows 5 --epochs 200
 
 holdfast reproduce cifar100-main --rows 5-lln,5-cr --width 16 --epochs 5 --schedule onecycle --lr 0.3
 
-holdfast reproduce cifar10-times --images 512
+holdfast reproduce cifar10-times --count 512
 
 holdfast reproduce figure1
 
@@ -83,7 +83,7 @@ def reproduce(
         float | None, _budget("--gamma", "For the rows with CR, where the paper says 0.5 and 0.1.")
     ] = None,
     seed: Annotated[str, _budget("--seed", "One or several (0,1,2): every row runs once per seed.")] = "0",
-    images: Annotated[int, _budget("--images", "Images to time in the time tables.")] = 10_000,
+    count: Annotated[int, _budget("--count", "Images to time in the time tables.")] = 10_000,
     data_root: Annotated[
         Path | None,
         _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
@@ -130,7 +130,7 @@ def reproduce(
         _tables(
             Reproduction(select(names, wanted), budget, parse_seeds(seed), out),
             cluster=cluster,
-            images=images,
+            images=count,
             dry_run=dry_run,
         )
 

@@ -40,11 +40,6 @@ def list_zoo(
     if as_json:
         print_json(rows)
         return
-    if not rows:
-        say("No network ships with this version of holdfast yet. Train your own:")
-        say("  holdfast demo                               digits, about a minute")
-        say("  holdfast train --data cifar10 --minutes 60 --out runs/a")
-        return
     print_table(
         "Networks that ship with holdfast",
         ["Name", "MB", "Standard", *RADII],
@@ -73,9 +68,6 @@ def show_zoo(
     if as_json:
         print_json({"name": name, **_describe(file), "card": card})
         return
-    if card is None:
-        say(f"{name} ships without a card; holdfast certify --zoo {name} measures it on this machine.")
-        return
     training, audit, built = card["training"], card["audit"], _describe(file)
     rows = [
         [
@@ -103,17 +95,12 @@ zoo_app.command("list")(list_zoo)
 zoo_app.command("show")(show_zoo)
 
 
-def _card(file: Path) -> dict[str, Any] | None:
-    path = file.with_suffix(".json")
-    if not path.is_file():
-        return None
-    card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def _card(file: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     return card
 
 
-def _shares(card: dict[str, Any] | None) -> list[str]:
-    if card is None:
-        return [""] * (1 + len(RADII))
+def _shares(card: dict[str, Any]) -> list[str]:
     return [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
 
 

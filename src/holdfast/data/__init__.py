@@ -1,7 +1,7 @@
 """Datasets as tensors: CIFAR, the embedded digits, folders of images."""
 
 from holdfast.data.archives import ARCHIVES, data_root
-from holdfast.data.augment import Augmentation, CropFlip, crop_and_flip
+from holdfast.data.augment import Augmentation, CropFlip
 from holdfast.data.batches import Batches
 from holdfast.data.dataset import Dataset, to_float
 from holdfast.data.fetch import download
@@ -17,7 +17,6 @@ __all__ = [
     "CropFlip",
     "Dataset",
     "HeldOut",
-    "crop_and_flip",
     "data_root",
     "download",
     "hold_out",

@@ -71,19 +71,3 @@ class CropFlip:
         source = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
         source = source.reshape(count, 1, height * width).expand(-1, channels, -1)
         return padded.flatten(2).gather(2, source).reshape(images.shape)
-
-
-def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Crop and mirror every image at random: `CropFlip` in one call.
-
-    >>> images = torch.ones(2, 3, 8, 8, dtype=torch.uint8)
-    >>> crop_and_flip(images, torch.Generator().manual_seed(0)).shape
-    torch.Size([2, 3, 8, 8])
-
-    Args:
-        images: (N, C, H, W), uint8 or float, raw pixels (before any normalisation).
-        generator: the only source of randomness; the same state gives the same bits.
-        padding: zeros added on every side before the crop.
-    """
-    change = CropFlip(padding)
-    return change.apply(images, change.draw(len(images), generator))

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import not_installed
 from holdfast.explore.choices import ANY_CLASS, ORDERS, SORTED_IMAGES
 from holdfast.explore.panel import asset
 from holdfast.explore.session import THUMBNAILS, Session, message
@@ -25,9 +25,7 @@ def need_gradio() -> None:
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise ArgumentError(
-            "explore: the page needs gradio, which is not installed; run pip install gradio"
-        ) from error
+        raise not_installed("explore", "gradio", "explore") from error
 
 
 def looks() -> dict[str, Any]:

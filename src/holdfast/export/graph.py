@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import not_installed
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: old enough for the runtimes that are in use, new enough for every operator here."""
@@ -25,7 +25,7 @@ def need_onnx() -> ModuleType:
     try:
         import onnx
     except ImportError as error:
-        raise ArgumentError("onnx: the package onnx is not installed; run pip install onnx") from error
+        raise not_installed("onnx", "onnx", "export") from error
     return onnx
 
 
@@ -38,9 +38,7 @@ def need_runtime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ArgumentError(
-            "onnx: the package onnxruntime is not installed; run pip install onnxruntime"
-        ) from error
+        raise not_installed("onnx", "onnxruntime", "export") from error
     return onnxruntime  # type: ignore[no-any-return,unused-ignore]
 
 

@@ -68,4 +68,3 @@ SERIES: dict[str, Family] = {
         by_operator_norm=False,
     ),
 }
-PAPER_ERROR = 2.42e-6

@@ -110,11 +110,6 @@ class SkewOperator:
         )
         return result
 
-    def bilinear(self, left: Tensor, right: Tensor) -> Tensor:
-        """<left, A right> for two batches of maps that are constants; differentiable in the taps."""
-        result: Tensor = _Bilinear.apply(self.taps, self, left, right)  # type: ignore[no-untyped-call]
-        return result
-
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """A x for x of at most c channels; without gradient."""
@@ -335,16 +330,3 @@ class _Series(torch.autograd.Function):
             grad_taps = ctx.operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
         grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
         return grad_x, grad_taps, grad_scale
-
-
-class _Bilinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, taps: Tensor, operator: SkewOperator, left: Tensor, right: Tensor) -> Tensor:
-        ctx.operator, ctx.left, ctx.right = operator, left, right
-        return (left * operator(right)).sum(dtype=torch.promote_types(left.dtype, torch.float32))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        pair = (ctx.left * grad.to(ctx.left.dtype), ctx.right, 1.0)
-        return ctx.operator.tap_gradient([pair]), None, None, None

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, choose
+from holdfast.functional.series import SERIES
 from holdfast.paper.tables import Network
 from holdfast.training.config import TrainConfig
 
@@ -42,6 +43,7 @@ class Budget:
 
     def config(self, network: Network, seed: int) -> TrainConfig:
         """The training run of one network under this budget."""
+        choose("series", self.series, SERIES)
         if self.gamma is not None and self.gamma <= 0:
             raise ArgumentError(f"gamma: expected a number above 0 for the rows with CR, got {self.gamma!r}")
         return replace(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from holdfast.errors import ArgumentError, HoldfastError
+from holdfast.errors import ArgumentError, HoldfastError, not_installed
 from holdfast.paper.run import Failure, Job, State, Train
 
 RETRIES = 10
@@ -116,6 +116,6 @@ def _import_ray() -> ModuleType:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise ArgumentError("cluster: the package ray is not installed; run pip install ray") from error
+        raise not_installed("cluster", "ray", "cluster") from error
     module: ModuleType = ray
     return module

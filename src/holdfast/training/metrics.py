@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.errors import CheckpointError, not_installed
 from holdfast.files import write_atomically
 from holdfast.machine import command_line, cpu_model
 
@@ -89,9 +89,7 @@ def import_tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ArgumentError(
-            "tensorboard: the package tensorboard is not installed; run pip install tensorboard"
-        ) from error
+        raise not_installed("tensorboard", "tensorboard", "log") from error
     return SummaryWriter
 
 
