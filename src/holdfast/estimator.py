@@ -145,7 +145,6 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trainer = Trainer(config, Path(folder), fabric, Silent(), Interruption(), split=split)
             trainer.run()
         self.model_: LipConvnet = trainer.model.cpu().eval()
-        self.exact_ = exact_network(self.model_, self.model_.config.input_shape)
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
@@ -174,14 +173,21 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             radii on the scale on which black is 0 and white is 1 or, with a `value_range`, in the units of X.
         """
-        pixels = self._pixels(self._rows(X))
-        found = certify(self.model_, pixels, precision=precision)
-        if self.range_ is None:
+        rows = self._rows(X)
+        found = certify(self.model_, self._pixels(rows), precision=precision)
+        if self.range_ is None and rows.dtype in (np.float16, np.float32, np.float64):
             return found
-        # Scaling rounds each number that is not clipped by less than 2 eps, here and anywhere in the ball;
-        # clipping brings no two samples farther apart. The factor outweighs the roundings of its line.
-        eps, scale = torch.finfo(torch.float64).eps, self.range_[1] - self.range_[0]
-        lost = 4 * eps * math.sqrt(self.n_features_in_)
+        eps = torch.finfo(torch.float64).eps
+        low, high = self.range_ or (0.0, 1.0)
+        scale = high - low
+        if self.range_ is None and rows.dtype == np.uint8:
+            rounded = 2.0**-25  # to_float, on numbers of at most 1
+        else:
+            # As float64, and by scaling: what is not clipped lies between the ends.
+            rounded = eps * (2 + max(abs(low), abs(high)) / scale)
+        # Each number is rounded here and anywhere in the ball; clipping brings no two samples farther apart.
+        # The factor outweighs the roundings of these lines.
+        lost = 2 * rounded * math.sqrt(self.n_features_in_)
         radius = ((found.radius - lost).clamp(min=0) * scale) * (1 - 8 * eps)
         return replace(found, radius=radius, lipschitz=found.lipschitz / scale * (1 + 4 * eps))
 
@@ -234,7 +240,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         pixels = self._pixels(self._rows(X))
-        network = self.exact_.classifier()
+        network = exact_network(self.model_, self.model_.config.input_shape).classifier()
         with torch.no_grad(), full_precision(pixels.device):
             return np.asarray(torch.cat([network(part) for part in torch.split(pixels, BATCH)]).numpy())
 
@@ -310,12 +316,12 @@ def _range(rows: Array, wanted: tuple[float, float] | str | None) -> tuple[float
         return None
     if isinstance(wanted, str) and wanted == "data":
         low, high = float(rows.min()), float(rows.max())
-        return (low, high) if high > low else (low, low + 1)
+        wanted = (low, high) if high > low else (low, max(low + 1, math.nextafter(low, math.inf)))
     try:
         low, high = (float(end) for end in wanted)
     except (TypeError, ValueError):
         low = high = math.nan
-    if not -math.inf < low < high < math.inf:
+    if not -math.inf < low < high < math.inf or high - low == math.inf:
         raise ArgumentError(f'value_range: expected (low, high), "data" or None, got {wanted!r}')
     return low, high
 
