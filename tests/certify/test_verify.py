@@ -85,7 +85,7 @@ def written(tmp_path: Path) -> tuple[Path, Path, torch.Tensor]:
     ]
     for i in range(len(images)):
         columns = ("prediction", "runner_up", "margin", "rounding", "radius")
-        lines.append({"index": i, **{name: getattr(cert, name)[i].item() for name in columns}})
+        lines.append({"index": i, "label": i % 5, **{name: getattr(cert, name)[i].item() for name in columns}})
     (tmp_path / FILE).write_text("\n".join(map(json.dumps, lines)))
     return tmp_path / FILE, weights, images
 
@@ -104,6 +104,7 @@ def test_true_records_are_confirmed(written: tuple[Path, Path, torch.Tensor]) ->
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
+        ("label", lambda label: (label + 1) % 5, r"image \d+: written label \d, but it is \d"),
         ("radius", lambda r: r * 1.0001, r"written radius .*, but at most .* can be certified"),
         ("margin", lambda m: m + 1e-6, r"written margin .*, found"),
         ("prediction", lambda p: (p + 1) % 5, r"written prediction \d, found \d"),
@@ -125,10 +126,22 @@ def test_false_records_are_noticed(
     largest = max(range(len(rows)), key=lambda i: rows[i]["radius"])
     rows[largest][name] = change(rows[largest][name])
     records.write_text("\n".join(map(json.dumps, [header, *rows])))
-    result = verify(records, weights, images, sample=12)
+    result = verify(records, weights, images, torch.arange(12) % 5, sample=12)
     assert len(result.problems) == 1
     assert re.search(message, result.problems[0])
     assert result.problems[0].startswith(f"image {largest}:")
+
+
+def test_images_that_are_counted_twice_are_noticed(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    header, *rows = records.read_text().splitlines()
+    records.write_text("\n".join([header, rows[3], *rows[:3], rows[3]]))
+    assert verify(records, weights, images, sample=1).problems == ("image 3: written 2 times",)
+    records.write_text("\n".join([header, json.dumps(json.loads(rows[0]) | {"index": -1})]))
+    with pytest.raises(ArgumentError, match="labels: the records point beyond the 12 images"):
+        verify(records, weights, images, torch.arange(12) % 5)
+    with pytest.raises(ArgumentError, match="images: expected at least"):
+        verify(records, weights, images)
 
 
 def test_no_record_vouches_for_itself(written: tuple[Path, Path, torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ def verify(
     records: str | os.PathLike[str],
     model: str | os.PathLike[str],
     images: Tensor,
+    labels: Tensor | None = None,
     *,
     sample: int = 16,
     seed: int = 0,
@@ -69,12 +71,14 @@ def verify(
     exceed the ideal one for the written Lipschitz constant. That constant must not be below the one that
     `holdfast.certify.exact` proves for the file, and it is held against the distances between the sampled
     images, by the second implementation. What a record claims of itself, such as its rounding, can only make
-    the check stricter.
+    the check stricter. Of all records, sampled or not, no two may speak of one image, and the labels that
+    accuracies are counted with must be the true ones.
 
     Args:
         records: certificates.jsonl, or its folder.
         model: the .safetensors file that was certified.
         images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1].
+        labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
         seed: which ones.
 
@@ -88,6 +92,7 @@ def verify(
     proved = load(model)
     if network_hash(proved) != header["weights_sha256"]:
         raise CheckpointError(f"{model}: holds other weights than those that {records} was written for")
+    problems = _wrong_labels(rows, labels)
     chosen = sorted(np.random.default_rng(seed).permutation(len(rows))[:sample].tolist())
     rows = [rows[i] for i in chosen]
     network = read_network(model)
@@ -99,7 +104,6 @@ def verify(
     written, precision = float(header["lipschitz"]), header["precision"]
     bound = exact_network(proved, tuple(pixels.shape[1:]), PRECISIONS[precision]).lipschitz
     gain = _largest_gain(pixels.reshape(len(pixels), -1), features)
-    problems = []
     if not written >= bound * (1 - SAME_PROOF[precision]):
         problems.append(f"written Lipschitz constant {written:.9g}, but {bound:.9g} is what can be proved")
     if gain > bound * (1 + NOISE[precision]):
@@ -114,6 +118,22 @@ def verify(
     return Verification(
         tuple(int(row["index"]) for row in rows), tuple(problems), difference, excess, gain, bound
     )
+
+
+def _wrong_labels(rows: list[Mapping[str, Any]], labels: Tensor | None) -> list[str]:
+    """Images that are counted twice, or with another label than their own."""
+    places = [row["index"] for row in rows]
+    problems = [f"image {place}: written {n} times" for place, n in Counter(places).items() if n > 1]
+    if labels is None:
+        return problems
+    if not all(isinstance(place, int) and 0 <= place < len(labels) for place in places):
+        raise ArgumentError(f"labels: the records point beyond the {len(labels)} images")
+    true = labels.tolist()
+    return problems + [
+        f"image {row['index']}: written label {row['label']}, but it is {true[row['index']]}"
+        for row in rows
+        if row["label"] != true[row["index"]]
+    ]
 
 
 @dataclass(frozen=True)
@@ -184,7 +204,7 @@ def _pixels(images: Tensor, positions: list[int], network: NumpyNetwork) -> Arra
     if (
         images.dim() != 4
         or tuple(images.shape[1:]) != (channels, size, size)
-        or max(positions) >= len(images)
+        or not 0 <= min(positions) <= max(positions) < len(images)
     ):
         raise ArgumentError(
             f"images: expected at least {max(positions) + 1} of shape {(channels, size, size)}, "
@@ -200,7 +220,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     path = path / FILE if path.is_dir() else path
     try:
         header, *rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        needed = {"index", "prediction", "runner_up", "margin", "rounding", "radius"}
+        needed = {"index", "label", "prediction", "runner_up", "margin", "rounding", "radius"}
         if not rows or any(not needed <= row.keys() for row in rows):
             raise ValueError("expected one line per image with " + ", ".join(sorted(needed)))
         if not {"weights_sha256", "lipschitz", "precision"} <= header.keys():

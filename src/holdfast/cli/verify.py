@@ -35,7 +35,8 @@ def verify(
 ) -> None:
     """Derive a sample of written certificates again in numpy, by code that shares no layer with holdfast's.
 
-    The Lipschitz constant that they rest on is proved again. Exits with 1 if one does not agree.
+    The Lipschitz constant that they rest on is proved again, and all labels are held against the data. Exits
+    with 1 if something does not agree.
     """
     from holdfast.certify.records import FILE, read_records
     from holdfast.certify.verify import verify as check
@@ -53,7 +54,9 @@ def verify(
             f"data: {source} holds other images than those that {folder / FILE} was written for; name "
             "those with --data"
         )
-    found = check(folder, model or written.weights_file, images.images, sample=sample, seed=seed)
+    found = check(
+        folder, model or written.weights_file, images.images, images.labels, sample=sample, seed=seed
+    )
     if as_json:
         print_json(
             {
@@ -72,7 +75,8 @@ def verify(
         say(
             f"{len(found.checked)} of {len(written.outcomes):,} certificates derived again in numpy: all "
             f"agree. Margins differ by at most {found.margin_difference:.1e}. Between these images distances "
-            f"grow at most {found.gain:.4f}-fold; {found.lipschitz:.4f} is proved, once more."
+            f"grow at most {found.gain:.4f}-fold; {found.lipschitz:.4f} is proved, once more. The records "
+            f"speak of {len(written.outcomes):,} of the {len(images):,} test images, with their true labels."
         )
 
 
