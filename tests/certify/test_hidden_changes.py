@@ -1,7 +1,7 @@
 """What a walk over the modules does not see is refused: a certificate would speak of another network."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -9,10 +9,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import holdfast as hf
+from holdfast.attacks.classifier import certified_classifier
+from holdfast.certify import exact, layer_bounds
 from holdfast.certify.exact import fingerprint
 from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.skew_norms import start_vector
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule
-from holdfast.nn.frozen_circular import FrozenLinear
+from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.walk import split_head
 
@@ -365,3 +368,174 @@ def test_a_layer_of_ones_own_needs_no_freeze() -> None:
             return 0.0, 2.0**-1070
 
     assert hf.certify(nn.Sequential(Flatten(), Half(), head()), IMAGES).lipschitz == 0.5
+
+
+class Loud(hf.MaxMin):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * (super().__call__(x) - 0.5)
+
+
+class Repeats(nn.Sequential):
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter([*self._modules.values()] * 3)  # type: ignore[list-item]
+
+
+class Calls(nn.Sequential):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(20 * (x - 0.5))
+
+
+class LoudKernel(CircularConv2d):
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().linear(x)
+
+
+def with_another_activate() -> nn.Module:
+    layer = hf.MaxMin()
+    layer.activate = lambda x: 10 * (x - 0.5)  # type: ignore[method-assign]
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (with_another_activate(), "1: MaxMin was given another activate"),
+        (Loud(), "1: Loud has a forward of its own but inherits lipschitz_bound"),
+        (Repeats(turn()), "1: Repeats is an nn.Sequential with a __iter__ of its own"),
+        (Calls(turn()), "1: Calls is an nn.Sequential with a __call__ of its own"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_runs_in_the_place_of_a_forward_is_refused(layer: nn.Module, message: str) -> None:
+    with pytest.raises(NotProvedError, match=message):
+        hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
+
+
+def test_a_convolution_with_a_linear_part_of_its_own_is_refused() -> None:
+    layer = LoudKernel(torch.eye(4).view(4, 4, 1, 1), None)
+    with pytest.raises(NotProvedError, match="0: LoudKernel has a forward of its own"):
+        hf.certify(nn.Sequential(layer, Flatten(), head()), IMAGES)
+
+
+def test_a_method_that_is_replaced_after_a_proof_is_refused() -> None:
+    model = nn.Sequential(hf.SOC(4, 4, 1), Flatten(), head()).eval()
+    hf.certify(model, IMAGES)
+    before = model[0].transform
+    model[0].transform = lambda x: 10 * before(x)
+    with pytest.raises(NotProvedError, match="0: SOC was given another transform"):
+        hf.certify(model, IMAGES)
+
+
+def test_a_wrapper_with_a_forward_of_its_own_is_refused() -> None:
+    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    wrapper = torch.optim.swa_utils.AveragedModel(model)
+    hf.certify(wrapper, IMAGES)
+    wrapper.forward = lambda x: model(10 * x)  # type: ignore[method-assign]
+    with pytest.raises(NotProvedError, match="model: AveragedModel was given another forward"):
+        hf.certify(wrapper, IMAGES)
+
+
+def test_a_head_that_computes_in_its_own_way_is_refused() -> None:
+    class CoarseHead(ConstantHead):
+        freeze = LipschitzModule.freeze
+
+        def logits(self, x: torch.Tensor) -> torch.Tensor:
+            return (super().logits(x) + 1e12) - 1e12
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return super().lipschitz_bound(input_shape)
+
+        def pair_distance_bounds(self) -> torch.Tensor:
+            return super().pair_distance_bounds()
+
+    with pytest.raises(NotProvedError, match="head: CoarseHead does not freeze to fixed rows"):
+        hf.certify(nn.Sequential(Flatten(), CoarseHead(torch.eye(4), None)), IMAGES)
+
+
+def as_attribute(layer: FrozenLinear) -> None:
+    weight = layer.weight
+    del layer.weight
+    layer.weight = weight
+
+
+def as_fleeting_buffer(layer: FrozenLinear) -> None:
+    layer.register_buffer("weight", layer.weight, persistent=False)
+
+
+def hidden_by_a_hook(layer: FrozenLinear) -> None:
+    layer._register_state_dict_hook(lambda module, state, prefix, local: state.pop(f"{prefix}weight"))
+
+
+@pytest.mark.parametrize("hide", [as_attribute, as_fleeting_buffer, hidden_by_a_hook])
+def test_the_memory_sees_weights_wherever_they_are(hide: Callable[[FrozenLinear], None]) -> None:
+    layer = FrozenLinear(torch.eye(4), torch.randn(4)).double()
+    hide(layer)
+    model = nn.Sequential(Flatten(), layer, head()).double()
+    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+    layer.weight.mul_(50)
+    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(50)
+
+
+def test_the_memory_sees_coefficients_in_a_list() -> None:
+    layer = hf.SOC(4, 4, 3).double().frozen_series((4, 1, 1))
+    layer.coefficients = list(layer.coefficients)  # type: ignore[assignment]
+    model = nn.Sequential(layer, Flatten(), head()).double()
+    before = hf.certify(model, IMAGES).lipschitz
+    layer.coefficients[0] *= 100  # type: ignore[index]
+    assert hf.certify(model, IMAGES).lipschitz > 50 * before
+
+
+def test_a_model_that_changes_during_the_proof_does_not_enter_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(Flatten(), FrozenLinear(torch.eye(4), torch.randn(4)), head())
+
+    def racing(copied: nn.Module) -> str | None:
+        found = fingerprint(copied)
+        model[1].weight.mul_(0.01)  # as another thread's step would
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exact, "fingerprint", racing)
+        assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+    model[1].weight.mul_(100)
+    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+
+
+def test_what_the_memory_hands_out_is_a_copy() -> None:
+    model = nn.Sequential(Flatten(), hf.OrthogonalLinear(4, 4), hf.NormalizedLinear(4, 4)).eval()
+    before = hf.certify(model, IMAGES)
+    layer_bounds(model, (4, 1, 1))[1].layer.weight.mul_(0.1)
+    certified_classifier(model, (4, 1, 1)).exact.float()
+    after = hf.certify(model, IMAGES)
+    assert torch.equal(after.radius, before.radius)
+    assert torch.equal(after.margin, before.margin)
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 3, 1), (4, 4, 2, 2), (4, 4, 3)])
+def test_kernels_that_are_not_odd_squares_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"kernel: expected .* with k odd, got shape"):
+        CircularConv2d(torch.zeros(shape), None)
+    with pytest.raises(ArgumentError, match=r"kernel: expected .* with k odd, got shape"):
+        FrozenSeries(torch.zeros(shape), (1.0, 1.0), in_channels=4, out_channels=4, stride=1, bias=None)
+
+
+def test_a_linear_cayley_transform_that_is_mostly_rounding_is_refused() -> None:
+    layer = hf.OrthogonalLinear(4, 4, method="cayley")
+    assert layer.scale is not None
+    with torch.no_grad():
+        layer.scale.fill_(1e14)
+    with pytest.raises(NotProvedError, match="1: the Cayley transform in OrthogonalLinear has a scale"):
+        hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
+
+
+def test_weights_whose_norm_the_iteration_misses_are_refused() -> None:
+    """The leading plane of the kernel is orthogonal to where the iteration starts."""
+    layer = hf.SOC(4, 4, 1, bias=False).double().eval()
+    start = start_vector(layer.weight, 1, 4, 1, 1).flatten()
+    basis = torch.linalg.qr(torch.cat([start[:, None], torch.randn(4, 3, dtype=torch.float64)], dim=1)).Q
+    a, b, c, d = basis.unbind(1)
+    with torch.no_grad():
+        layer.weight[0] = torch.outer(a, b) - torch.outer(b, a) + 3 * (torch.outer(c, d) - torch.outer(d, c))
+    with pytest.raises(NotProvedError, match="0: SOC has weights whose norm the power iteration does not"):
+        hf.certify(nn.Sequential(layer, Flatten(), head()).double(), IMAGES)

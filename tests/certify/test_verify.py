@@ -85,7 +85,9 @@ def written(tmp_path: Path) -> tuple[Path, Path, torch.Tensor]:
     ]
     for i in range(len(images)):
         columns = ("prediction", "runner_up", "margin", "rounding", "radius")
-        lines.append({"index": i, "label": i % 5, **{name: getattr(cert, name)[i].item() for name in columns}})
+        lines.append(
+            {"index": i, "label": i % 5, **{name: getattr(cert, name)[i].item() for name in columns}}
+        )
     (tmp_path / FILE).write_text("\n".join(map(json.dumps, lines)))
     return tmp_path / FILE, weights, images
 

@@ -1,5 +1,6 @@
 """Composition: from what each layer has proved to a bound for a network."""
 
+import copy
 import math
 
 from torch import nn
@@ -53,4 +54,4 @@ def layer_bounds(model: nn.Module, input_shape: Shape | None = None) -> tuple[Pr
         input_shape: shape of one image; by default the one the model was built for.
     """
     model = unwrap_unchanged(model)
-    return exact_network(model, input_shape_of(model, input_shape)).layers
+    return copy.deepcopy(exact_network(model, input_shape_of(model, input_shape)).layers)

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property
 
 import torch
@@ -30,7 +30,7 @@ from holdfast.nn.cayley import LARGEST_ERROR, Cayley
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.heads import ConstantHead, Head, OrthogonalHead
 from holdfast.nn.linear import OrthogonalLinear
-from holdfast.nn.lipschitz import LipschitzModule, Shape
+from holdfast.nn.lipschitz import LipschitzModule, Shape, WeightCache, is_foreign
 from holdfast.nn.soc import SOC
 from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, refuse_changes, split_head
 
@@ -79,33 +79,42 @@ class ExactNetwork:
         return total
 
     def classifier(self) -> nn.Sequential:
-        """Layers and head as one module, from images to logits."""
+        """A copy of layers and head as one module, from images to logits."""
         assert self.head is not None, "a network without a head classifies nothing"
-        return nn.Sequential(*(proved.layer for proved in self.layers), self.head)
+        return copy.deepcopy(nn.Sequential(*(proved.layer for proved in self.layers), self.head))
 
 
 _KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
 _KNOWN_LIMIT = 2
 _KNOWN_LOCK = threading.Lock()
 KNOWN_PACKAGES = ("holdfast", "torch", "builtins", "typing", "abc")
+MISSED = 1.2
+"""A SOC layer whose proved norm exceeds its interval this many times is scaled by less than its norm."""
+OF_EVERY_MODULE = set(vars(nn.Module()))
+"""What torch keeps of a module: modes and hooks, and dictionaries that are looked into."""
 
 
 @torch.no_grad()
 def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = torch.float64) -> ExactNetwork:
     """Freeze a copy of the model in `dtype` and prove a bound for each layer, or take both from memory.
 
-    What is remembered is found by a hash of every number in the model, so it never outlives a change. That
-    hash does not see the code of a layer, nor what else a layer may keep, so only models made of holdfast's
-    and torch's own modules are remembered; a layer of yours is proved anew on every call.
+    What is remembered is found by a hash of everything that the model keeps, so it never outlives a change.
+    That hash does not see the code of a layer, so only models made of holdfast's and torch's own modules are
+    remembered, and of these only such that keep numbers and tensors; a layer of yours is proved anew on every
+    call. What is returned is remembered too: copy a layer before you change it.
 
     Raises:
         NotProvedError: a module without a proved bound, by path and name.
     """
     refuse_changes(model)
+    # The copy is what is hashed and what is proved, whatever another thread does to the model meanwhile.
+    model = copy.deepcopy(model)
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    if not all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds):
+    known = all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds)
+    print_of = fingerprint(model) if known else None
+    if print_of is None:
         return _prove(model, input_shape, dtype)
-    key = f"{fingerprint(model)} {tuple(input_shape)} {dtype} {device_of(model)}"
+    key = f"{print_of} {tuple(input_shape)} {dtype} {device_of(model)}"
     with _KNOWN_LOCK:
         network = _KNOWN.pop(key, None) or _prove(model, input_shape, dtype)
         _KNOWN[key] = network
@@ -130,20 +139,35 @@ def network_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over everything that decides what a model of known classes computes: a key for this process."""
+def fingerprint(model: nn.Module) -> str | None:
+    """SHA-256 over everything that decides what a model of known classes computes: a key for this process.
+
+    None if a module keeps something that has no such hash.
+    """
     digest = hashlib.sha256()
     for path, module in model.named_modules(remove_duplicate=False):
-        plain = {
-            k: v
-            for k, v in vars(module).items()
-            if isinstance(v, (int, float, str, tuple)) and k != "training"
-        }
-        digest.update(
-            f"{path} {type(module).__qualname__} {module.extra_repr()} {sorted(plain.items())}\n".encode()
-        )
-    hash_tensors(digest, model.state_dict())
+        digest.update(f"{path} {type(module).__qualname__} {module.extra_repr()}\n".encode())
+        tensors = {**module._parameters, **module._buffers}
+        for name, value in sorted(vars(module).items()):
+            if name in OF_EVERY_MODULE or isinstance(value, WeightCache):
+                continue
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            elif _is_plain(value):
+                digest.update(f"{name} {value!r}\n".encode())
+            else:
+                return None
+        hash_tensors(digest, {name: tensor for name, tensor in tensors.items() if tensor is not None})
     return digest.hexdigest()
+
+
+def _is_plain(value: object) -> bool:
+    """Whether the repr of a value says all of it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_is_plain(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device))
 
 
 def hash_tensors(digest: "hashlib._Hash", tensors: dict[str, Tensor]) -> None:
@@ -155,15 +179,16 @@ def hash_tensors(digest: "hashlib._Hash", tensors: dict[str, Tensor]) -> None:
 
 
 def _prove(model: nn.Module, input_shape: Shape, dtype: torch.dtype) -> ExactNetwork:
-    for tensor in model.state_dict().values():
+    """Prove a model that may be changed for it."""
+    for tensor in (*model.parameters(), *model.buffers()):
         if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             continue
         if tensor.is_floating_point() or tensor.is_complex():
             raise ArgumentError(
                 f"model: expected weights in float64, float32, bfloat16 or float16, got {tensor.dtype}"
             )
-    copied = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
-    body, head = split_head(copied) if ends_in_head(copied) else (copied, None)
+    model = model.to(dtype).eval().requires_grad_(False)
+    body, head = split_head(model) if ends_in_head(model) else (model, None)
     layers, shape = [], tuple(input_shape)
     for placed in placed_layers(body, shape):
         with at(placed.path):
@@ -192,6 +217,11 @@ def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
     layer = _frozen(placed.layer, shape)
     if isinstance(layer, FrozenSeries):
         norm = layer.operator_norm_bound(shape)
+        if isinstance(placed.layer, SOC) and norm > MISSED * placed.layer.evaluation_series.radius:
+            raise NotProvedError(
+                f"{name} has weights whose norm the power iteration does not find, which leave open how they "
+                "are scaled; train it anew"
+            )
         bound = polynomial_modulus_upper_bound(layer.coefficients, norm)
     else:
         norm = bound = layer.lipschitz_bound(shape)
@@ -201,15 +231,7 @@ def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
 
 
 def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
-    if isinstance(layer, Cayley) and not copy.deepcopy(layer).double().orthogonality_error <= LARGEST_ERROR:
-        raise NotProvedError(
-            f"a Cayley scale of {float(layer.scale):.3g} makes the rounding error of the transform larger "
-            f"than {LARGEST_ERROR}; train with a smaller scale"
-        )
-    if isinstance(layer, BCOP):
-        _refuse_undetermined(layer, layer.weight, layer.bases)
-    if isinstance(layer, OrthogonalLinear) and layer.method == "bjorck":
-        _refuse_undetermined(layer, layer.weight)
+    _refuse_undetermined(layer)
     if isinstance(layer, SOC) and type(layer).freeze is SOC.freeze:
         # Not layer.freeze: a dense matrix for small maps takes longer to make in float64 than it saves.
         return layer.frozen_series(input_shape)
@@ -219,8 +241,26 @@ def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
     return frozen
 
 
-def _refuse_undetermined(layer: LipschitzModule, *weights: Tensor) -> None:
-    """Weights near a singular matrix have no nearest orthogonal one that every machine would find."""
+def _refuse_undetermined(layer: LipschitzModule) -> None:
+    """Refuse weights that leave open which function they mean: machines would differ on it.
+
+    Weights near a singular matrix have no nearest orthogonal one that every machine would find, and a Cayley
+    transform of large matrices is mostly rounding.
+    """
+    method = layer.method if isinstance(layer, OrthogonalLinear) else ""
+    if isinstance(layer, Cayley) or method == "cayley":
+        error = copy.deepcopy(layer).double().orthogonality_error
+        assert isinstance(error, float)
+        if not error <= LARGEST_ERROR:
+            raise NotProvedError(
+                f"the Cayley transform in {type(layer).__name__} has a scale that makes its rounding error "
+                f"larger than {LARGEST_ERROR}; train with a smaller scale"
+            )
+    weights: tuple[Tensor, ...] = ()
+    if isinstance(layer, BCOP):
+        weights = (layer.weight, layer.bases)
+    elif isinstance(layer, OrthogonalLinear) and method == "bjorck":
+        weights = (layer.weight,)
     for number in map(condition, weights):
         if not number <= LARGEST_CONDITION:
             raise NotProvedError(
@@ -231,12 +271,12 @@ def _refuse_undetermined(layer: LipschitzModule, *weights: Tensor) -> None:
 
 def _constant_head(head: Head, input_shape: Shape) -> ConstantHead:
     if isinstance(head, OrthogonalHead):
-        if head.linear.method == "bjorck":
-            _refuse_undetermined(head.linear, head.linear.weight)
+        _refuse_undetermined(head.linear)
         linear = head.linear.freeze(input_shape)
         return ConstantHead(linear.weight, linear.bias)
     frozen = head.freeze(input_shape)
-    if not isinstance(frozen, ConstantHead):
+    # The rounding of a head is that of W x + b, which a head of one's own may compute in another way.
+    if not isinstance(frozen, ConstantHead) or is_foreign(frozen):
         raise NotProvedError(
             f"head: {type(head).__name__} does not freeze to fixed rows, so its margin rule is unknown"
         )

@@ -1,6 +1,5 @@
 """Certificates: model and images to predictions and the radii within which they cannot change."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,6 +155,8 @@ def certify_logits(
     slack = torch.zeros_like(logits) if slack is None else slack
     prediction = logits.argmax(dim=1)
     margins = logits.gather(1, prediction[:, None]) - logits
+    if not bool(margins.isfinite().all()):
+        raise NotProvedError("model: the differences of its logits overflow; the weights are damaged")
     limits = _limits(margins, slack, distances[prediction], lipschitz).scatter(
         1, prediction[:, None], math.inf
     )
@@ -177,10 +178,12 @@ def certify_logits(
 
 def _limits(margins: Tensor, slack: Tensor, distances: Tensor, lipschitz: float) -> Tensor:
     """(margin - slack) / (distance * L), rounded down; where the distance is 0, infinite with its sign."""
-    # Margin, difference, two quotients: four roundings of half an eps, outweighed by four whole ones; one
-    # more step down makes the inequality strict, so that not even a tie is within the radius.
+    # The margin's own rounding is relative to the margin. Difference and two quotients: three roundings of
+    # half an eps, outweighed by four whole ones; one more step down makes the inequality strict, so that not
+    # even a tie is within the radius.
     eps = torch.finfo(torch.float64).eps
-    safe = (margins - slack) * (1 - torch.sign(margins - slack) * 5 * eps)
+    left = margins - eps * margins - slack
+    safe = left * (1 - torch.sign(left) * 5 * eps)
     limits = safe / distances.masked_fill(distances == 0, 1) / lipschitz
     limits = torch.where(distances == 0, torch.where(safe > 0, math.inf, -math.inf), limits)
     return limits.nextafter(torch.full_like(limits, -math.inf))
@@ -227,7 +230,7 @@ def _measured_slack(network: ExactNetwork, images: Tensor, logits: Tensor, devic
     """
     if not len(images):
         return torch.zeros_like(logits)
-    exact = copy.deepcopy(network.classifier()).double()(images.to(device, torch.float64))
+    exact = network.classifier().double()(images.to(device, torch.float64))
     difference = (exact.cpu() - logits[: len(images)]).abs().max()
     return torch.full_like(logits, float(2 * 2 * MEASURED_FACTOR * difference))
 

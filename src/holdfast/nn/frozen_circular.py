@@ -87,6 +87,10 @@ class CircularConv2d(FrozenConv2d):
     kernel: Tensor
 
     def __init__(self, kernel: Tensor, bias: Tensor | None, *, stride: int = 1) -> None:
+        if kernel.dim() != 4 or kernel.shape[2] != kernel.shape[3] or not kernel.shape[3] % 2:
+            raise ArgumentError(
+                f"kernel: expected (out, in, k, k) with k odd, got shape {tuple(kernel.shape)}"
+            )
         super().__init__(kernel.shape[1] // stride**2, kernel.shape[0], bias, stride)
         self.register_buffer("kernel", kernel.detach().clone(memory_format=torch.contiguous_format))
 

@@ -50,6 +50,9 @@ class FrozenSeries(FrozenConv2d):
             raise ArgumentError(
                 f"coefficients: expected those of a polynomial of degree 1 or more, got {coefficients}"
             )
+        channels, size = kernel.shape[0], kernel.shape[-1]
+        if kernel.shape != (channels, channels, size, size) or not size % 2:
+            raise ArgumentError(f"kernel: expected (c, c, k, k) with k odd, got shape {tuple(kernel.shape)}")
         self.coefficients = coefficients
         self.register_buffer("kernel", kernel.detach().contiguous(memory_format=torch.channels_last))
         self.cache = WeightCache()

@@ -53,8 +53,8 @@ class LipschitzModule(nn.Module, ABC):
         return frozen
 
 
-COMPUTES = {"forward", "transform", "activate", "logits"}
-"""Methods that decide what a layer computes; the last three are what holdfast's own `forward`s call."""
+COMPUTES = {"__call__", "forward", "transform", "linear", "activate", "logits"}
+"""Methods that decide what a layer computes; those after `forward` are what holdfast's own call."""
 
 
 def is_foreign(layer: LipschitzModule) -> bool:

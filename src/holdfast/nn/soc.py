@@ -56,7 +56,8 @@ class SOC(OrthogonalConv2d):
     Guarantee:
         `lipschitz_bound` is proved, in evaluation and under zero padding, for the weights at hand. It is 1,
         because every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for, or above
-        1 by some 1e-5, where the norm of A can be proved only beyond that interval.
+        1 by some 1e-5, where the norm of A can be proved only beyond that interval. It is larger for weights
+        whose norm the power iteration misses, which chance does not make; `certify` refuses these.
 
     Args:
         in_channels: channels of the input.

@@ -51,6 +51,8 @@ def unwrap_unchanged(model: nn.Module) -> nn.Module:
     for wrapper in _layers_of_wrapping(model)[:-1]:
         if wrapper._forward_hooks or wrapper._forward_pre_hooks:
             raise NotProvedError(f"model: {type(wrapper).__name__} has a forward hook; {NO_HOOK}")
+        if type(wrapper).__name__ != "OptimizedModule":  # whose forward is what torch compiled
+            _refuse_methods_of_instances(wrapper, "model")
     model = unwrap(model)
     refuse_changes(model)
     return model
@@ -146,18 +148,14 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
         raise NotProvedError(f"{place}: torch runs a forward hook for every module; {NO_HOOK}")
     if module._forward_hooks or module._forward_pre_hooks:
         raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")
-    own = vars(module).get("forward")
-    # Some wrappers leave a module its own method as an attribute, which is no change.
-    if own is not None and own != kind.forward.__get__(module):
-        raise NotProvedError(
-            f"{place}: {kind.__name__} was given another forward; {NO_HOOK} (del module.forward)"
-        )
+    _refuse_methods_of_instances(module, place)
     for plain in (nn.Sequential, nn.Linear):
-        if isinstance(module, plain) and kind.forward is not plain.forward:
-            raise NotProvedError(
-                f"{place}: {kind.__name__} is an nn.{plain.__name__} with a forward of its own, which has no "
-                "proved bound; make it a LipschitzModule that states one"
-            )
+        for name in ("forward", "__call__", "__iter__"):
+            if isinstance(module, plain) and getattr(kind, name, None) is not getattr(plain, name, None):
+                raise NotProvedError(
+                    f"{place}: {kind.__name__} is an nn.{plain.__name__} with a {name} of its own, which has "
+                    "no proved bound; make it a LipschitzModule that states one"
+                )
     if isinstance(module, LipschitzModule):
         statements = ("lipschitz_bound", "freeze", "pair_distance_bounds")
         for statement in statements if isinstance(module, Head) else statements[:2]:
@@ -173,6 +171,17 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
     for name, child in module._modules.items():
         if child is not None:
             refuse_changes(child, f"{path}.{name}" if path else name)
+
+
+def _refuse_methods_of_instances(module: nn.Module, place: str) -> None:
+    """A method that was put on one instance, such as its forward, is not what its class says."""
+    for name, value in vars(module).items():
+        method = getattr(type(module), name, None)
+        # Some wrappers leave a module its own method as an attribute, which is no change.
+        if callable(value) and callable(method) and value != method.__get__(module):
+            raise NotProvedError(
+                f"{place}: {type(module).__name__} was given another {name}; {NO_HOOK} (del module.{name})"
+            )
 
 
 def split_head(model: nn.Module) -> tuple[nn.Sequential, Head]:
