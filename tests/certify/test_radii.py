@@ -14,6 +14,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify import certified_curve, certify_logits, layer_estimates
+from holdfast.certify.radii import shown
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
@@ -355,3 +356,23 @@ def test_bad_iterations(model: LipConvnet) -> None:
 def test_heads_have_a_common_form() -> None:
     assert isinstance(hf.NormalizedLinear(2, 2), Head)
     assert isinstance(hf.OrthogonalHead(2, 2), Head)
+
+
+def test_margins_that_overflow_certify_nothing() -> None:
+    with pytest.raises(NotProvedError, match="the differences of its logits overflow"):
+        certify_logits(torch.tensor([[1e308, -1e308]], dtype=torch.float64), torch.ones(2, 2), 1.0)
+
+
+def test_the_rounding_of_a_margin_counts_where_the_slack_nearly_eats_it() -> None:
+    """1 - 2^-54 rounds to 1; a slack of 1 - 2^-53 leaves half of what the rounded margin seems to leave."""
+    logits = torch.tensor([[1.0, 2.0**-54]], dtype=torch.float64)
+    slack = torch.full((1, 2), 1 - 2.0**-53, dtype=torch.float64)
+    found = certify_logits(logits, torch.ones(2, 2, dtype=torch.float64), 1.0, slack)
+    truth = Fraction(1) - Fraction(1, 2**54) - Fraction(1 - 2.0**-53)
+    assert Fraction(float(found.radius[0])) <= truth
+
+
+@given(radius=st.floats(0, 1e6), digits=st.integers(0, 6))
+def test_what_is_printed_is_no_more_than_what_is_proved(radius: float, digits: int) -> None:
+    printed = Fraction(shown(radius, digits))
+    assert printed <= Fraction(radius) < printed + Fraction(1, 10**digits)

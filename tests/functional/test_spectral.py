@@ -419,3 +419,8 @@ def test_modulus_root_rounds_to_the_right_side(square: Fraction) -> None:
     above, below = modulus._root(square, round_up=True), modulus._root(square, round_up=False)
     assert Fraction(below) ** 2 <= square <= Fraction(above) ** 2
     assert above <= math.nextafter(below, math.inf)
+
+
+def test_a_modulus_beyond_every_float_is_infinite() -> None:
+    assert polynomial_modulus_upper_bound([1.0, 1e200, 1e200], 1e200) == math.inf
+    assert polynomial_modulus_lower_bound([1e300, 0.0], 1.0) == 1e300

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,17 @@ PROOFS = {"float64": "proved, rounding included", "float32": "bound proved, roun
 """What radii rest on, by precision."""
 LARGEST_RADIUS = 1e6
 """Rounding errors grow with the ball, so no radius beyond this is claimed: far beyond any image."""
+
+
+def shown(radius: float, digits: int = 4) -> str:
+    """A radius for people, rounded down: what is printed is a promise too.
+
+    >>> shown(0.12346), shown(0.12346, 3), shown(0.5)
+    ('0.1234', '0.123', '0.5000')
+    """
+    if not math.isfinite(radius):
+        return str(radius)
+    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,7 @@ def write_everything(
 def show(evidence: "Evidence", folder: Path) -> None:
     """The result for people."""
     from holdfast.certify.curve import RADII
+    from holdfast.certify.radii import shown
 
     accuracy = evidence.outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
@@ -182,7 +183,7 @@ def show(evidence: "Evidence", folder: Path) -> None:
                 evidence.name,
                 f"{accuracy.count:,}",
                 *(f"{share:.2%}" for share in shares),
-                f"{evidence.outcomes.median_radius():.4f}",
+                shown(evidence.outcomes.median_radius()),
             ]
         ],
         numbers=6,

@@ -95,6 +95,8 @@ def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[T
 
 
 def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source, proof: str) -> None:
+    from holdfast.certify.radii import shown
+
     print_table(
         f"{source.name}: how far each picture may change (l2, pixel units)",
         ["Picture", "Prediction", "Runner-up", "Radius"],
@@ -105,7 +107,7 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source,
                 row["runner_up"] or "-",
                 "unlimited"
                 if row["radius"] is None
-                else f"{row['radius']:.4f}"
+                else shown(row["radius"])
                 if row["radius"]
                 else "0 (none)",
             ]

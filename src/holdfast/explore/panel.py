@@ -11,6 +11,7 @@ import torch
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from torch import Tensor
 
+from holdfast.certify.radii import shown
 from holdfast.explore.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, MarginPlot, margin_plot
 from holdfast.explore.state import FLIP_STEP, Finding
 from holdfast.report.gallery import data_uri
@@ -123,4 +124,5 @@ def _template() -> Template:
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["levels"] = levels
+    environment.filters["shown"] = shown
     return environment.get_template("panel.html")

@@ -9,6 +9,7 @@ last root is rounded.
 
 import heapq
 import math
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -112,7 +113,12 @@ def _root(square: Fraction, *, round_up: bool) -> float:
     # Shift so that the integer root has at least 64 digits, then step to the float that is provably on the
     # right side.
     shift = max(0, 64 - (square.numerator.bit_length() - square.denominator.bit_length()) // 2)
-    root = float(Fraction(math.isqrt((square.numerator << (2 * shift)) // square.denominator), 1 << shift))
+    try:
+        root = float(
+            Fraction(math.isqrt((square.numerator << (2 * shift)) // square.denominator), 1 << shift)
+        )
+    except OverflowError:
+        return math.inf if round_up else sys.float_info.max
     if round_up:
         while math.isfinite(root) and Fraction(root) ** 2 < square:
             root = math.nextafter(root, math.inf)

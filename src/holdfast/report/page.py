@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from holdfast.certify.bound_file import LayerBound
 from holdfast.certify.curve import RADII
+from holdfast.certify.radii import shown
 from holdfast.errors import ArgumentError
 from holdfast.report.evidence import Evidence
 from holdfast.report.figures import Picture, comparison_pictures, run_pictures
@@ -167,6 +168,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["shown"] = shown
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     return environment
 
