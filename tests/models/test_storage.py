@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import holdfast as hf
+from holdfast.certify.exact import network_hash
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.compact import compact, expand
 from holdfast.models.lipconvnet import LipConvnet
@@ -244,3 +245,16 @@ def test_compact_taps_that_do_not_fit_are_named() -> None:
     tensors["0.centre"] = tensors["0.centre"][1:]
     with pytest.raises(CheckpointError, match=r"0\.weight: its taps are missing or of another size"):
         expand(network, tensors)
+
+
+def test_a_network_whose_layers_were_exchanged_is_not_saved_as_the_one_before(tmp_path: Path) -> None:
+    model = tiny(width=4, activation="maxmin")
+    name = network_hash(model)
+    model.body[0].activation1 = hf.GroupSort(4)
+    assert network_hash(model) != name
+    with pytest.raises(ArgumentError, match=r"stage1.activation1: GroupSort\(.*\) is not what"):
+        hf.save(model, tmp_path / "m.safetensors")
+    model = tiny()
+    model.body[0].conv1.series = "wide"
+    with pytest.raises(ArgumentError, match=r"body.stage1.conv1: SOC\(.*series='wide'\) is not what"):
+        hf.save(model, tmp_path / "m.safetensors")

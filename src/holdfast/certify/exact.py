@@ -129,7 +129,7 @@ def network_hash(model: nn.Module) -> str:
     It must not change between versions, for then old certificates could not be verified: what a later version
     adds to a config may count only where it is not the default.
     """
-    if isinstance(model, LipConvnet):
+    if isinstance(model, LipConvnet) and model.structure() == model.as_built:
         structure: object = asdict(model.config)
     else:
         modules = model.named_modules(remove_duplicate=False)

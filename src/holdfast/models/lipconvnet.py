@@ -81,6 +81,12 @@ class LipConvnet(nn.Sequential):
             )
         )
         self.config = config
+        self.as_built = self.structure()
+
+    def structure(self) -> tuple[str, ...]:
+        """Path, class and arguments of every module; `as_built` is what the config makes."""
+        modules = self.named_modules(remove_duplicate=False)
+        return tuple(f"{path}: {type(m).__qualname__}({m.extra_repr()})" for path, m in modules)
 
     def features(self, images: Tensor) -> Tensor:
         """What enters the head, (N, D)."""

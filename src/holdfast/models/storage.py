@@ -36,7 +36,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
             another network then, if a similar one: certify it as it is loaded.
 
     Raises:
-        ArgumentError: the model was not made by `lipconvnet`.
+        ArgumentError: the model was not made by `lipconvnet`, or layers were exchanged since.
         CheckpointError: the folder does not exist or cannot be written to.
     """
     inner = unwrap(model)
@@ -44,6 +44,12 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
         raise ArgumentError(
             f"model: expected a network made by holdfast.lipconvnet, got {type(inner).__name__}; "
             "save other modules with safetensors.torch.save_file(model.state_dict(), path)"
+        )
+    changed = [new for new, old in zip(inner.structure(), inner.as_built, strict=False) if new != old]
+    if changed or len(inner.structure()) != len(inner.as_built):
+        raise ArgumentError(
+            f"model: {changed[0] if changed else 'its list of layers'} is not what lipconvnet made, so the "
+            "file would be read as another network; save its state_dict with safetensors.torch.save_file"
         )
     header = {
         "format": FORMAT,
