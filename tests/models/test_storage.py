@@ -252,9 +252,9 @@ def test_a_network_whose_layers_were_exchanged_is_not_saved_as_the_one_before(tm
     name = network_hash(model)
     model.body[0].activation1 = hf.GroupSort(4)
     assert network_hash(model) != name
-    with pytest.raises(ArgumentError, match=r"stage1.activation1: GroupSort\(.*\) is not what"):
+    with pytest.raises(ArgumentError, match=r"stage1.activation1: GroupSort .* is not what"):
         hf.save(model, tmp_path / "m.safetensors")
     model = tiny()
     model.body[0].conv1.series = "wide"
-    with pytest.raises(ArgumentError, match=r"body.stage1.conv1: SOC\(.*series='wide'\) is not what"):
+    with pytest.raises(ArgumentError, match=r"body.stage1.conv1: SOC .*'series': 'wide'.* is not what"):
         hf.save(model, tmp_path / "m.safetensors")

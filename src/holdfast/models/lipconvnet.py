@@ -84,9 +84,16 @@ class LipConvnet(nn.Sequential):
         self.as_built = self.structure()
 
     def structure(self) -> tuple[str, ...]:
-        """Path, class and arguments of every module; `as_built` is what the config makes."""
-        modules = self.named_modules(remove_duplicate=False)
-        return tuple(f"{path}: {type(m).__qualname__}({m.extra_repr()})" for path, m in modules)
+        """Path, class and settings of every module inside; `as_built` is what the config makes."""
+        found = []
+        for path, module in self.named_modules(remove_duplicate=False):
+            settings = {
+                name: value
+                for name, value in sorted(vars(module).items())
+                if isinstance(value, (bool, int, str)) and name != "training"
+            }
+            found.append(f"{path}: {type(module).__qualname__} {settings}")
+        return tuple(found)
 
     def features(self, images: Tensor) -> Tensor:
         """What enters the head, (N, D)."""
