@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.benchmarks.run import OTHER_SERIES
+from holdfast.certify.curve import shown
 from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.tables import COLUMNS, Network
 
@@ -92,7 +93,7 @@ def demo(record: Path = DEMO) -> str:
     return (
         f"On {data['images']} digits that the network has never seen, {data['standard']:.1%} of its "
         f"predictions are right; right and certified are {certified}. The median radius is "
-        f"{data['median_radius']:.2f}. The attacks tried {data['points_tried']:,} points and broke "
+        f"{shown(data['median_radius'], 2)}. The attacks tried {data['points_tried']:,} points and broke "
         f"{data['broken']} of {data['certified_images']} certificates. All of it took {data['seconds']:.0f} "
         f"seconds ({data['machine']})."
     )

@@ -147,6 +147,9 @@ def test_predictions_follow_the_network(fitted: RobustClassifier) -> None:
     certified = changed.classes_[changed.certify(samples).prediction.numpy()]
     assert (certified == changed.predict(samples)).all()
     assert (certified != fitted.predict(samples)).any()
+    kept = changed._kept
+    changed.predict(samples)
+    assert changed._kept is kept, "what is known was derived again"
 
 
 def test_what_is_beyond_the_range_is_clipped(digits: tuple[np.ndarray, np.ndarray]) -> None:

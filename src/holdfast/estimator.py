@@ -16,9 +16,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
-from holdfast.certify.exact import exact_network
+from holdfast.certify.exact import exact_network, fingerprint
 from holdfast.certify.radii import Certificates, certify, full_precision
 from holdfast.data.dataset import Dataset, to_float
 from holdfast.errors import ArgumentError
@@ -145,6 +145,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trainer = Trainer(config, Path(folder), fabric, Silent(), Interruption(), split=split)
             trainer.run()
         self.model_: LipConvnet = trainer.model.cpu().eval()
+        self._kept = self._proved()
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
@@ -240,9 +241,16 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         pixels = self._pixels(self._rows(X))
-        network = exact_network(self.model_, self.model_.config.input_shape).classifier()
+        if self._kept[0] is None or self._kept[0] != fingerprint(self.model_):
+            self._kept = self._proved()
+        network = self._kept[1]
         with torch.no_grad(), full_precision(pixels.device):
             return np.asarray(torch.cat([network(part) for part in torch.split(pixels, BATCH)]).numpy())
+
+    def _proved(self) -> tuple[str | None, nn.Sequential]:
+        """The network as it is, by name, and the classifier that its certificates speak of."""
+        exact = exact_network(self.model_, self.model_.config.input_shape)
+        return fingerprint(self.model_), exact.classifier()
 
     def _pixels(self, rows: Array) -> Tensor:
         """Samples in rows as float64 images (N, C, S, S) in [0, 1], S even."""

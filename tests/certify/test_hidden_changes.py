@@ -13,6 +13,7 @@ from holdfast.attacks.classifier import certified_classifier
 from holdfast.certify import exact, layer_bounds
 from holdfast.certify.exact import fingerprint
 from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.functional.series import SERIES
 from holdfast.functional.skew_norms import start_vector
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule
 from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear
@@ -539,3 +540,49 @@ def test_weights_whose_norm_the_iteration_misses_are_refused() -> None:
         layer.weight[0] = torch.outer(a, b) - torch.outer(b, a) + 3 * (torch.outer(c, d) - torch.outer(d, c))
     with pytest.raises(NotProvedError, match="0: SOC has weights whose norm the power iteration does not"):
         hf.certify(nn.Sequential(layer, Flatten(), head()).double(), IMAGES)
+
+
+class Configurable(LipschitzModule):
+    """Keeps functions, as layers of people do; what they say of it holds for all of them."""
+
+    function = torch.neg
+    other = staticmethod(torch.neg)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.function, self.other = torch.neg, torch.positive
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.function(x))
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 1.0
+
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+def test_functions_that_a_layer_of_ones_own_keeps_are_its_own_affair() -> None:
+    assert hf.certify(nn.Sequential(Flatten(), Configurable(), head()), IMAGES).lipschitz == 1
+
+
+def test_notes_on_a_network_do_not_switch_the_memory_off() -> None:
+    model = hf.lipconvnet(5, num_classes=3, width=2, image_size=8, in_channels=1)
+    known = fingerprint(model)
+    assert known is not None
+    model.class_names = {0: "cat"}  # type: ignore[assignment]
+    model.opened = {"in", "a", "set"}  # type: ignore[assignment]
+    assert fingerprint(model) == known
+    model.body[0].conv1.anything = {"a", "set"}  # type: ignore[union-attr, assignment]
+    assert fingerprint(model) is None
+
+
+def test_the_hash_of_other_networks_sees_their_settings() -> None:
+    names = {exact.network_hash(nn.Sequential(zeroed(hf.SOC(2, 2, 3, series=s)))) for s in SERIES}
+    assert len(names) == len(SERIES)
+
+
+def zeroed(layer: nn.Module) -> nn.Module:
+    for tensor in layer.state_dict().values():
+        tensor.zero_()
+    return layer

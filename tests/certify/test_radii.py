@@ -14,7 +14,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify import certified_curve, certify_logits, layer_estimates
-from holdfast.certify.radii import shown
+from holdfast.certify.curve import shown
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
@@ -266,6 +266,7 @@ def test_the_curve_by_hand() -> None:
     [
         (torch.tensor([0, 1]), (0.1,), r"labels: expected 1 integers, .* got torch.int64 of shape \(2,\)"),
         (torch.tensor([0.0]), (0.1,), "labels: expected 1 integers"),
+        ([True], (0.1,), "labels: expected 1 integers, .* got torch.bool"),
         (["cat"], (0.1,), "labels: expected 1 integers, .* got list"),
         (torch.tensor([0]), (-0.1,), "radii: expected finite radii of at least 0, got -0.1"),
         (torch.tensor([0]), (math.nan,), "radii: expected finite radii"),
@@ -276,7 +277,7 @@ def test_bad_accuracy_arguments(labels: torch.Tensor, radii: tuple[float, ...], 
         hf.certified_accuracy(records([0], [0.5]), labels, radii)
 
 
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+@pytest.mark.parametrize("kind", [list, np.array, np.uint64, torch.tensor])
 def test_labels_come_as_people_hold_them(kind: Callable[[list[int]], object]) -> None:
     assert hf.certified_accuracy(records([0, 1], [0.5, 0.1]), kind([0, 1]), (0.2,))[0.2] == 0.5
 

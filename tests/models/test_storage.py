@@ -258,3 +258,12 @@ def test_a_network_whose_layers_were_exchanged_is_not_saved_as_the_one_before(tm
     model.body[0].conv1.series = "wide"
     with pytest.raises(ArgumentError, match=r"body.stage1.conv1: SOC .*'series': 'wide'.* is not what"):
         hf.save(model, tmp_path / "m.safetensors")
+
+
+def test_what_others_note_on_a_network_is_no_change(tmp_path: Path) -> None:
+    model = tiny()
+    name = network_hash(model)
+    model.name = "run 7"  # type: ignore[assignment]
+    model.normalize.register_full_backward_hook(lambda *_: None).remove()
+    assert network_hash(model) == name
+    hf.save(model, tmp_path / "m.safetensors")

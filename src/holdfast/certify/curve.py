@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
 
 RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
 """The radii of the paper's tables, in pixel units."""
+
+
+def shown(radius: float, digits: int = 4) -> str:
+    """A radius for people, rounded down: what is printed is a promise too.
+
+    >>> shown(0.12346), shown(0.12346, 3), shown(0.5)
+    ('0.1234', '0.123', '0.5000')
+    """
+    if not math.isfinite(radius):
+        return str(radius)
+    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
 
 
 class Certified(Protocol):
@@ -48,7 +60,7 @@ class CertifiedAccuracy:
         return self.certified[radius]
 
     def __repr__(self) -> str:
-        shares = ", ".join(f"{share:.2%} beyond {radius:.4g}" for radius, share in self.certified.items())
+        shares = ", ".join(f"{share:.2%} beyond {shown(radius)}" for radius, share in self.certified.items())
         certified = f", certified {shares}" if shares else ""
         return f"CertifiedAccuracy({self.count} images, {self.standard:.2%} right{certified})"
 
@@ -135,11 +147,12 @@ def _check_labels(certificates: Certified, labels: "Tensor | npt.ArrayLike") -> 
         found = torch.as_tensor(labels).cpu()
     except (TypeError, ValueError, RuntimeError):
         found = None
-    if found is None or found.is_floating_point() or found.shape != certificates.prediction.shape:
+    integers = found is not None and found.dtype != torch.bool and not found.is_floating_point()
+    if found is None or not integers or found.shape != certificates.prediction.shape:
         given = type(labels).__name__ if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
         raise ArgumentError(
             f"labels: expected {len(certificates.prediction)} integers, one per certificate, got {given}"
         )
     if not len(found):
         raise ArgumentError("labels: expected at least one image, got none")
-    return found
+    return found.to(torch.int64)

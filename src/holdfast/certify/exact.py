@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import torch
@@ -24,13 +24,13 @@ from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.modulus import polynomial_modulus_upper_bound
 from holdfast.functional.orthogonalize import LARGEST_CONDITION, condition
 from holdfast.functional.rounding import product_up
-from holdfast.models.lipconvnet import LipConvnet
+from holdfast.models.lipconvnet import LipConvnet, structure_of
 from holdfast.nn.bcop import BCOP
 from holdfast.nn.cayley import LARGEST_ERROR, Cayley
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.heads import ConstantHead, Head, OrthogonalHead
 from holdfast.nn.linear import OrthogonalLinear
-from holdfast.nn.lipschitz import LipschitzModule, Shape, WeightCache, is_foreign
+from holdfast.nn.lipschitz import LipschitzModule, Shape, is_foreign, is_plain, settings
 from holdfast.nn.soc import SOC
 from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, refuse_changes, split_head
 
@@ -90,8 +90,6 @@ _KNOWN_LOCK = threading.Lock()
 KNOWN_PACKAGES = ("holdfast", "torch", "builtins", "typing", "abc")
 MISSED = 1.2
 """A SOC layer whose proved norm exceeds its interval this many times is scaled by less than its norm."""
-OF_EVERY_MODULE = set(vars(nn.Module()))
-"""What torch keeps of a module: modes and hooks, and dictionaries that are looked into."""
 
 
 @torch.no_grad()
@@ -124,16 +122,15 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
 
 
 def network_hash(model: nn.Module) -> str:
-    """SHA-256 that names a network in records: its config (else the classes of its modules) and its tensors.
+    """SHA-256 that names a network in records: its config (else what its modules are) and its tensors.
 
     It must not change between versions, for then old certificates could not be verified: what a later version
     adds to a config may count only where it is not the default.
     """
-    if isinstance(model, LipConvnet) and model.structure() == model.as_built:
+    if isinstance(model, LipConvnet) and structure_of(model) == model.as_built:
         structure: object = asdict(model.config)
     else:
-        modules = model.named_modules(remove_duplicate=False)
-        structure = [[path, type(module).__qualname__] for path, module in modules]
+        structure = structure_of(model)
     digest = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
     hash_tensors(digest, model.state_dict())
     return digest.hexdigest()
@@ -147,27 +144,14 @@ def fingerprint(model: nn.Module) -> str | None:
     digest = hashlib.sha256()
     for path, module in model.named_modules(remove_duplicate=False):
         digest.update(f"{path} {type(module).__qualname__} {module.extra_repr()}\n".encode())
-        tensors = {**module._parameters, **module._buffers}
-        for name, value in sorted(vars(module).items()):
-            if name in OF_EVERY_MODULE or isinstance(value, WeightCache):
-                continue
-            if isinstance(value, Tensor):
-                tensors[name] = value
-            elif _is_plain(value):
-                digest.update(f"{name} {value!r}\n".encode())
-            else:
-                return None
-        hash_tensors(digest, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+        kept = {**vars(module), **module._parameters, **module._buffers}
+        hash_tensors(digest, {name: value for name, value in kept.items() if isinstance(value, Tensor)})
+        if type(module) in (nn.Sequential, LipConvnet):
+            continue  # which read nothing else
+        if not is_plain(settings(module)):
+            return None
+        digest.update(f"{settings(module)}\n".encode())
     return digest.hexdigest()
-
-
-def _is_plain(value: object) -> bool:
-    """Whether the repr of a value says all of it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return all(_is_plain(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device))
 
 
 def hash_tensors(digest: "hashlib._Hash", tensors: dict[str, Tensor]) -> None:

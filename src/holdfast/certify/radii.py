@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.certify.curve import shown
 from holdfast.certify.exact import ExactNetwork, exact_network
 from holdfast.certify.images import as_batch
 from holdfast.certify.rounding import body_error, head_error
@@ -26,17 +26,6 @@ PROOFS = {"float64": "proved, rounding included", "float32": "bound proved, roun
 """What radii rest on, by precision."""
 LARGEST_RADIUS = 1e6
 """Rounding errors grow with the ball, so no radius beyond this is claimed: far beyond any image."""
-
-
-def shown(radius: float, digits: int = 4) -> str:
-    """A radius for people, rounded down: what is printed is a promise too.
-
-    >>> shown(0.12346), shown(0.12346, 3), shown(0.5)
-    ('0.1234', '0.123', '0.5000')
-    """
-    if not math.isfinite(radius):
-        return str(radius)
-    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
 
 
 @dataclass(frozen=True)
@@ -75,9 +64,9 @@ class Certificates:
         if not len(self):
             return "Certificates(0 images)"
         # median() of torch takes the lower of the two in the middle, as a radius should.
-        share, median = float((self.radius > 0).double().mean()), float(self.radius.median())
+        share, median = float((self.radius > 0).double().mean()), shown(float(self.radius.median()))
         proof = "proved" if self.proved else "measured"
-        return f"Certificates({len(self)} images, {share:.1%} certified, median radius {median:.4g}, {proof})"
+        return f"Certificates({len(self)} images, {share:.1%} certified, median radius {median}, {proof})"
 
 
 def certify(

@@ -170,8 +170,7 @@ def write_everything(
 
 def show(evidence: "Evidence", folder: Path) -> None:
     """The result for people."""
-    from holdfast.certify.curve import RADII
-    from holdfast.certify.radii import shown
+    from holdfast.certify.curve import RADII, shown
 
     accuracy = evidence.outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]

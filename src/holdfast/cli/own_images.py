@@ -95,7 +95,7 @@ def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[T
 
 
 def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source, proof: str) -> None:
-    from holdfast.certify.radii import shown
+    from holdfast.certify.curve import shown
 
     print_table(
         f"{source.name}: how far each picture may change (l2, pixel units)",

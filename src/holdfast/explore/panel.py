@@ -11,7 +11,7 @@ import torch
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from torch import Tensor
 
-from holdfast.certify.radii import shown
+from holdfast.certify.curve import shown
 from holdfast.explore.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, MarginPlot, margin_plot
 from holdfast.explore.state import FLIP_STEP, Finding
 from holdfast.report.gallery import data_uri

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import ArgumentError, choose
 from holdfast.nn.heads import Head, NormalizedLinear, OrthogonalHead
-from holdfast.nn.lipschitz import ACTIVATIONS, CONVOLUTIONS, OrthogonalConv2d, Shape
+from holdfast.nn.lipschitz import ACTIVATIONS, CONVOLUTIONS, OrthogonalConv2d, Shape, is_plain, settings
 from holdfast.nn.normalize import Normalize
 from holdfast.nn.shape import Flatten
 from holdfast.nn.soc import SOC
@@ -81,23 +81,22 @@ class LipConvnet(nn.Sequential):
             )
         )
         self.config = config
-        self.as_built = self.structure()
-
-    def structure(self) -> tuple[str, ...]:
-        """Path, class and settings of every module inside; `as_built` is what the config makes."""
-        found = []
-        for path, module in self.named_modules(remove_duplicate=False):
-            settings = {
-                name: value
-                for name, value in sorted(vars(module).items())
-                if isinstance(value, (bool, int, str)) and name != "training"
-            }
-            found.append(f"{path}: {type(module).__qualname__} {settings}")
-        return tuple(found)
+        self.as_built = structure_of(self)
 
     def features(self, images: Tensor) -> Tensor:
         """What enters the head, (N, D)."""
         return self.flatten(self.body(self.normalize(images)))  # type: ignore[no-any-return]
+
+
+def structure_of(model: nn.Module) -> list[str]:
+    """Path, class and settings of every module inside of a model."""
+    found = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        # What somebody notes on the model itself, or on a Sequential, decides nothing.
+        kept = {} if isinstance(module, nn.Sequential) else settings(module)
+        plain = {name: value for name, value in kept.items() if is_plain(value)}
+        found.append(f"{path or 'model'}: {type(module).__qualname__} {plain}")
+    return found
 
 
 def lipconvnet(

@@ -5,6 +5,7 @@ import json
 import os
 from difflib import get_close_matches
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast import zoo
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.files import write_or_explain
 from holdfast.models import compact as compacting
-from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
+from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet, structure_of
 from holdfast.nn.walk import unwrap
 
 FORMAT = 1
@@ -45,11 +46,12 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
             f"model: expected a network made by holdfast.lipconvnet, got {type(inner).__name__}; "
             "save other modules with safetensors.torch.save_file(model.state_dict(), path)"
         )
-    changed = [new for new, old in zip(inner.structure(), inner.as_built, strict=False) if new != old]
-    if changed or len(inner.structure()) != len(inner.as_built):
+    pairs = zip_longest(structure_of(inner), inner.as_built)
+    changed = [new or f"without {old} this" for new, old in pairs if new != old]
+    if changed:
         raise ArgumentError(
-            f"model: {changed[0] if changed else 'its list of layers'} is not what lipconvnet made, so the "
-            "file would be read as another network; save its state_dict with safetensors.torch.save_file"
+            f"{changed[0]} is not what lipconvnet made, so the file would be read as another network; save "
+            "the state_dict with safetensors.torch.save_file"
         )
     header = {
         "format": FORMAT,

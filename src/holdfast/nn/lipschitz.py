@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any, Self, TypeVar
 
 import torch
@@ -106,6 +107,30 @@ def _equal(known: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> bool:
         w.dtype == k.dtype and w.device == k.device and torch.equal(w, k)
         for w, k in zip(weights, known, strict=True)
     )
+
+
+OF_TORCH = frozenset(vars(nn.Module()))
+"""What torch itself keeps of every module: modes, hooks, and the dictionaries of its tensors and modules."""
+
+
+def settings(module: nn.Module) -> dict[str, Any]:
+    """What a module keeps besides tensors, modules and caches: the arguments that it was built with."""
+    return {
+        name: value
+        for name, value in sorted(vars(module).items())
+        if name not in OF_TORCH and not isinstance(value, (Tensor, WeightCache))
+    }
+
+
+def is_plain(value: object) -> bool:
+    """Whether the repr of a value says all of it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(is_plain(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, dict):
+        return all(map(is_plain, [*value.keys(), *value.values()]))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device))
 
 
 class OrthogonalConv2d(LipschitzModule):

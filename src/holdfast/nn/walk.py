@@ -2,6 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from inspect import getattr_static
+from types import FunctionType
 from typing import NamedTuple
 
 import torch
@@ -10,7 +12,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.nn.heads import ConstantHead, Head
-from holdfast.nn.lipschitz import LipschitzModule, Shape, is_foreign, replaces_forward_without
+from holdfast.nn.lipschitz import COMPUTES, LipschitzModule, Shape, is_foreign, replaces_forward_without
 
 
 class PlacedLayer(NamedTuple):
@@ -46,7 +48,7 @@ def unwrap_unchanged(model: nn.Module) -> nn.Module:
     """`unwrap` for a proof, which speaks of the model inside.
 
     Raises:
-        NotProvedError: a hook on a wrapper, or on any part of the model, see `refuse_changes`.
+        NotProvedError: a hook or a method on a wrapper, or on any part of the model, see `refuse_changes`.
     """
     for wrapper in _layers_of_wrapping(model)[:-1]:
         if wrapper._forward_hooks or wrapper._forward_pre_hooks:
@@ -128,6 +130,8 @@ def _placed(model: nn.Module, input_shape: Shape, path: str) -> Iterator[PlacedL
         )
 
 
+STATEMENTS = ("lipschitz_bound", "freeze", "pair_distance_bounds")
+"""Methods that speak of what a layer computes; the last one is of heads."""
 NO_HOOK = "no bound holds for what that does, so remove it"
 
 
@@ -137,9 +141,9 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
     Inside of a layer of somebody else's nothing is looked at: its own statements speak for that.
 
     Raises:
-        NotProvedError: a forward hook (of a module, or of all modules), a forward that was put on an
-            instance, a Sequential or a linear layer with a forward of its own, or a layer whose class
-            replaces a forward but inherits what was stated of that.
+        NotProvedError: a forward hook (of a module, or of all modules), a method that was put on an
+            instance, a Sequential or a linear layer with a forward (or a way to call it) of its own, or a
+            layer whose class replaces a forward but inherits what was stated of that.
     """
     place, kind = path or "model", type(module)
     everywhere = (*_global_forward_hooks.values(), *_global_forward_pre_hooks.values())
@@ -157,8 +161,7 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
                     "no proved bound; make it a LipschitzModule that states one"
                 )
     if isinstance(module, LipschitzModule):
-        statements = ("lipschitz_bound", "freeze", "pair_distance_bounds")
-        for statement in statements if isinstance(module, Head) else statements[:2]:
+        for statement in STATEMENTS if isinstance(module, Head) else STATEMENTS[:2]:
             # What LipschitzModule itself says is true of every forward: no bound, and a copy.
             stated = getattr(kind, statement) is not getattr(LipschitzModule, statement, None)
             if stated and replaces_forward_without(module, statement):
@@ -175,10 +178,13 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
 
 def _refuse_methods_of_instances(module: nn.Module, place: str) -> None:
     """A method that was put on one instance, such as its forward, is not what its class says."""
+    theirs = isinstance(module, LipschitzModule) and is_foreign(module)
     for name, value in vars(module).items():
-        method = getattr(type(module), name, None)
+        method = getattr_static(type(module), name, None)
+        if not isinstance(method, FunctionType) or (theirs and name not in {*COMPUTES, *STATEMENTS}):
+            continue
         # Some wrappers leave a module its own method as an attribute, which is no change.
-        if callable(value) and callable(method) and value != method.__get__(module):
+        if value != method.__get__(module):
             raise NotProvedError(
                 f"{place}: {type(module).__name__} was given another {name}; {NO_HOOK} (del module.{name})"
             )

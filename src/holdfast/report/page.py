@@ -9,8 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from holdfast.certify.bound_file import LayerBound
-from holdfast.certify.curve import RADII
-from holdfast.certify.radii import shown
+from holdfast.certify.curve import RADII, shown
 from holdfast.errors import ArgumentError
 from holdfast.report.evidence import Evidence
 from holdfast.report.figures import Picture, comparison_pictures, run_pictures
