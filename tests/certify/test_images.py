@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import holdfast as hf
+from holdfast.certify.curve import shown
 from holdfast.certify.images import as_batch
 from holdfast.data import to_float
 from holdfast.errors import ArgumentError
@@ -203,10 +204,12 @@ def test_short_forms(model: nn.Module) -> None:
     cert = hf.certify(model, PIXELS)
     share = float((cert.radius > 0).double().mean())
     median = float(cert.radius.sort().values[1])
-    assert repr(cert) == f"Certificates(4 images, {share:.1%} certified, median radius {median:.4g}, proved)"
+    printed = f"median radius {shown(median)}, proved"
+    assert repr(cert) == f"Certificates(4 images, {share:.1%} certified, {printed})"
     assert repr(hf.certify(model, PIXELS[:1], precision="float32")).endswith("measured)")
     assert repr(hf.certify(model, PIXELS[:0])) == "Certificates(0 images)"
-    accuracy = hf.certified_accuracy(cert, cert.prediction, radii=(0.0, 1e5))
+    accuracy = hf.certified_accuracy(cert, cert.prediction, radii=(0.0, 36 / 255 + 1e5))
     assert repr(accuracy) == (
-        f"CertifiedAccuracy(4 images, 100.00% right, certified {share:.2%} beyond 0, 0.00% beyond 1e+05)"
+        f"CertifiedAccuracy(4 images, 100.00% right, certified {share:.2%} beyond 0.0000, 0.00% beyond "
+        "100000.1411)"
     )
