@@ -109,10 +109,10 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
     model = copy.deepcopy(model)
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     known = all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds)
-    print_of = fingerprint(model) if known else None
-    if print_of is None:
+    found = fingerprint(model) if known else None
+    if found is None:
         return _prove(model, input_shape, dtype)
-    key = f"{print_of} {tuple(input_shape)} {dtype} {device_of(model)}"
+    key = f"{found} {tuple(input_shape)} {dtype} {device_of(model)}"
     with _KNOWN_LOCK:
         network = _KNOWN.pop(key, None) or _prove(model, input_shape, dtype)
         _KNOWN[key] = network

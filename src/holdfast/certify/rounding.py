@@ -70,9 +70,9 @@ def forward_error(layer: LipschitzModule, input_shape: Shape, norm: float) -> Fo
     Raises:
         NotProvedError: nobody has analysed the rounding of this layer.
     """
-    # Whoever decides what is computed has to speak of its rounding too.
+    # Whoever decides what is computed has to speak of its rounding: what it inherits is of another forward.
     if replaces_forward_without(layer, "rounding_error"):
-        LipschitzModule.rounding_error(layer, input_shape)
+        LipschitzModule.rounding_error(layer, input_shape)  # raises
     if type(layer).rounding_error is LipschitzModule.rounding_error:
         return _analysed(layer, input_shape, norm)
     relative, absolute = layer.rounding_error(input_shape)
