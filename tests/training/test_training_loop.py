@@ -53,10 +53,10 @@ class StopAt(Silent):
         self.step, self.number = step, number
         self.said = []
 
-    def begin(self, *, step, total_steps, steps_per_epoch):
+    def begin(self, *, step, total_steps, steps_per_epoch, batch_size):
         self.signal_after(step)
 
-    def advance(self, *, step, loss, images_per_second):
+    def advance(self, *, step, loss):
         self.signal_after(step)
 
     def signal_after(self, step):

@@ -155,7 +155,12 @@ class Trainer:
         if self.is_new and self.config.minutes is not None:
             self._fit_to_budget(self.config.minutes * 60)
         step, total = self.position.step, self.position.total_steps
-        self.progress.begin(step=step, total_steps=total, steps_per_epoch=self.steps_per_epoch)
+        self.progress.begin(
+            step=step,
+            total_steps=total,
+            steps_per_epoch=self.steps_per_epoch,
+            batch_size=self.config.batch_size,
+        )
         self.started = self.saved = time.monotonic()
         self.elapsed_before = self.position.elapsed
         while step < total:
@@ -207,7 +212,7 @@ class Trainer:
         self.position = replace(
             self.position, step=step, elapsed=elapsed, losses=(past + loss_sum, count + steps)
         )
-        self.progress.advance(step=step, loss=loss_sum / steps, images_per_second=self._speed())
+        self.progress.advance(step=step, loss=loss_sum / steps)
         if self._is_evaluated_at(step):
             self._evaluate()
         stopping = stops > 0 and step < self.position.total_steps

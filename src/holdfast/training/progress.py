@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import deque
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -12,10 +13,10 @@ from rich.progress import Progress as Bar
 class Progress(Protocol):
     """What the training loop calls; every call is cheap and none may raise."""
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """The run starts, or goes on, at `step`."""
 
-    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+    def advance(self, *, step: int, loss: float) -> None:
         """`step` steps are done; the loss is the mean of the latest ones."""
 
     def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
@@ -28,13 +29,31 @@ class Progress(Protocol):
         """Nothing more follows; also called after an error."""
 
 
+class Pace:
+    """Steps per second over the last ten minutes or so.
+
+    A run that stood still for a while, or shared its machine, does not carry that along for hours.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.marks = deque([(time.monotonic(), step)], maxlen=41)
+
+    def at(self, step: int) -> float:
+        """The pace when `step` steps are done; call it after every step."""
+        now = time.monotonic()
+        then, past_step = self.marks[0]
+        if now - self.marks[-1][0] >= 15:
+            self.marks.append((now, step))
+        return max(step - past_step, 1) / max(now - then, 1e-9)
+
+
 class Silent:
     """Says nothing."""
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """Nothing."""
 
-    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+    def advance(self, *, step: int, loss: float) -> None:
         """Nothing."""
 
     def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
@@ -53,25 +72,25 @@ class PlainLines:
     def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
         self.stream = sys.stdout if stream is None else stream
         self.interval = interval
-        self.total_steps = self.steps_per_epoch = 1
-        self.first_step = 0
-        self.started = self.last_line = time.monotonic()
+        self.total_steps = self.steps_per_epoch = self.batch_size = 1
+        self.pace = Pace(0)
+        self.last_line = time.monotonic()
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """Remember the size of the run."""
-        self.first_step, self.total_steps, self.steps_per_epoch = step, total_steps, steps_per_epoch
-        self.started = self.last_line = time.monotonic()
+        self.total_steps, self.steps_per_epoch, self.batch_size = total_steps, steps_per_epoch, batch_size
+        self.pace = Pace(step)
+        self.last_line = time.monotonic()
 
-    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+    def advance(self, *, step: int, loss: float) -> None:
         """Print a line if the last one is old enough."""
-        now = time.monotonic()
+        pace, now = self.pace.at(step), time.monotonic()
         if now - self.last_line < self.interval:
             return
         self.last_line = now
-        left = (now - self.started) / max(step - self.first_step, 1) * (self.total_steps - step)
         self.say(
             f"step {step}/{self.total_steps}  epoch {step / self.steps_per_epoch:.2f}  loss {loss:.4f}  "
-            f"{images_per_second:.0f} images/s  {clock(left)} left"
+            f"{pace * self.batch_size:.0f} images/s  {clock((self.total_steps - step) / pace)} left"
         )
 
     def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
@@ -102,21 +121,23 @@ class RichBar:
             console=self.console,
         )
         self.task: TaskID | None = None
-        self.steps_per_epoch = 1
+        self.steps_per_epoch = self.batch_size = 1
+        self.pace = Pace(0)
 
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int) -> None:
+    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """Show the bar."""
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch, self.batch_size = steps_per_epoch, batch_size
+        self.pace = Pace(step)
         self.task = self.bar.add_task(
             "train", total=total_steps, completed=step, epoch="0", loss="-", held_out="-", speed="-"
         )
         self.bar.start()
 
-    def advance(self, *, step: int, loss: float, images_per_second: float) -> None:
+    def advance(self, *, step: int, loss: float) -> None:
         """Move the bar."""
         if self.task is not None:
             epoch = f"{step / self.steps_per_epoch:.1f}"
-            speed = f"{images_per_second:.0f}"
+            speed = f"{self.pace.at(step) * self.batch_size:.0f}"
             self.bar.update(self.task, completed=step, epoch=epoch, loss=f"{loss:.3f}", speed=speed)
 
     def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
