@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import SERIES
 from holdfast.functional.skew_norms import start_vector
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule
+from holdfast.nn.activations import Activation
 from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.walk import split_head
@@ -586,3 +588,113 @@ def zeroed(layer: nn.Module) -> nn.Module:
     for tensor in layer.state_dict().values():
         tensor.zero_()
     return layer
+
+
+class Turn(LipschitzModule):
+    """An isometry that forgets to say that it turns the map."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.rot90(1, (2, 3))
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 1.0
+
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+def test_a_layer_that_makes_other_maps_than_it_says_is_refused() -> None:
+    model = nn.Sequential(Turn(), hf.SOC(2, 2, 3), Flatten(), ConstantHead(torch.randn(3, 32), None))
+    with pytest.raises(NotProvedError, match=r"0: the layer makes \(2, 16, 1\), but its output_shape says"):
+        hf.certify(model, torch.rand(2, 2, 1, 16))
+    with pytest.raises(NotProvedError, match="output_shape"):
+        hf.lipschitz_upper_bound(model, (2, 1, 16))
+    assert hf.lipschitz_upper_bound(model, (2, 4, 4)) > 0  # which turns into itself
+
+
+def test_strides_that_are_not_made_are_refused() -> None:
+    series = hf.SOC(2, 2, 3).evaluation_series.coefficients
+    with pytest.raises(ArgumentError, match="stride: expected 1 or 2, got 3"):
+        FrozenSeries(torch.zeros(2, 2, 3, 3), series, in_channels=2, out_channels=2, stride=3, bias=None)
+
+
+class LouderSeries(FrozenSeries):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 10 * super().lipschitz_bound(input_shape)
+
+    def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        return 1e-9, 1e-9
+
+
+def test_what_a_subclass_states_is_what_counts() -> None:
+    frozen = hf.SOC(4, 4, 3).frozen_series((4, 4, 4))
+    louder = LouderSeries(
+        frozen.kernel, frozen.coefficients, in_channels=4, out_channels=4, stride=1, bias=None
+    )
+    assert hf.lipschitz_upper_bound(nn.Sequential(louder), (4, 4, 4)) == pytest.approx(10, rel=1e-4)
+
+
+class Opposite(hf.OrthogonalHead):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return -super().logits(x)
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return super().lipschitz_bound(input_shape)
+
+    def pair_distance_bounds(self) -> torch.Tensor:
+        return super().pair_distance_bounds()
+
+    def freeze(self, input_shape: tuple[int, ...]) -> nn.Module:
+        frozen = super().freeze(input_shape)
+        return ConstantHead(-frozen.weight, -frozen.bias)  # type: ignore[arg-type, operator]
+
+
+def test_a_head_is_certified_by_its_own_freeze() -> None:
+    model = nn.Sequential(Flatten(), Opposite(4, 4)).double().eval()
+    images = IMAGES.double()
+    assert torch.equal(hf.certify(model, images).prediction, model(images).argmax(1))
+
+
+class RawLinear(hf.OrthogonalLinear):
+    """Freezes to a copy, whose weight is not the matrix that it applies."""
+
+    freeze = LipschitzModule.freeze  # type: ignore[assignment]
+
+
+def test_a_head_whose_matrix_is_unknown_is_refused() -> None:
+    last = hf.OrthogonalHead(4, 4)
+    last.linear = RawLinear(4, 4)
+    with pytest.raises(NotProvedError, match="RawLinear freezes to RawLinear, of which no matrix is known"):
+        hf.certify(nn.Sequential(Flatten(), last), IMAGES)
+
+
+class Scaled(Activation):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+
+class ScaledMaxMin(hf.MaxMin, Scaled):
+    """Activate is holdfast's and comes first, forward is not."""
+
+
+def test_a_forward_that_comes_in_from_the_side_is_refused() -> None:
+    with pytest.raises(NotProvedError, match="ScaledMaxMin has a forward of its own but inherits"):
+        hf.lipschitz_upper_bound(nn.Sequential(Flatten(), ScaledMaxMin()), (4, 1, 1))
+
+
+class SingleBound(LipschitzModule):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.75
+
+    def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+        return torch.tensor(0.75)  # type: ignore[return-value]
+
+
+def test_bounds_in_single_precision_are_multiplied_in_double() -> None:
+    model = nn.Sequential(hf.Normalize(0.5, 0.2507), SingleBound())
+    # Exactly: 0.2507 as it is stored.
+    true = Fraction(3, 4) / Fraction(float(torch.tensor(0.2507)))
+    assert Fraction(hf.lipschitz_upper_bound(model, (1, 2, 2))) >= true

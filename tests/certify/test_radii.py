@@ -377,3 +377,10 @@ def test_the_rounding_of_a_margin_counts_where_the_slack_nearly_eats_it() -> Non
 def test_what_is_printed_is_no_more_than_what_is_proved(radius: float, digits: int) -> None:
     printed = Fraction(shown(radius, digits))
     assert printed <= Fraction(radius) < printed + Fraction(1, 10**digits)
+
+
+def test_logits_in_single_precision_prove_nothing() -> None:
+    logits, distances = torch.tensor([[1.0, 0.0]]), torch.ones(2, 2)
+    assert not certify_logits(logits, distances, 1.0).proved
+    assert certify_logits(logits.double(), distances, 1.0).proved
+    assert not certify_logits(logits.double(), distances, 1.0, precision="float32").proved

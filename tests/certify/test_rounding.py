@@ -315,3 +315,30 @@ def test_a_layer_must_state_its_rounding() -> None:
     assert hf.certify(nn.Sequential(Careful(), Flatten(), head), image).radius > 0
     assert hf.certify(nn.Sequential(Own(), Flatten(), head), image, precision="float32").radius > 0
     assert hf.lipschitz_upper_bound(nn.Sequential(Own(), Flatten(), head), (2, 1, 1)) > 0.3
+
+
+@pytest.mark.parametrize("kind", ["linear", "matrix"])
+@torch.no_grad()
+def test_a_bias_takes_part_in_every_rounding_of_its_sum(kind: str) -> None:
+    """Libraries begin the sum with the bias: n small products are added to one large number."""
+    n, outputs, large = 4096, 64, 2.0**46
+    weight = torch.zeros(outputs, n, dtype=torch.float64)
+    weight[0] = 1 / 64
+    bias = torch.zeros(outputs, dtype=torch.float64)
+    bias[0] = large
+    layer: LipschitzModule
+    if kind == "linear":
+        layer, shape = FrozenLinear(weight, bias), (n,)
+    else:
+        layer, shape = FrozenMatrix(weight, bias, (n, 1, 1), (outputs, 1, 1)), (n, 1, 1)  # type: ignore[assignment]
+    inputs = torch.full((16, *shape), 0.5 - 2.0**-40, dtype=torch.float64)
+    exact = (0.5 - 2.0**-40) * n / 64  # to the bit, in front of the bias
+    off = float((layer(inputs).flatten(1)[:, 0] - large - exact).abs().max())
+    claimed = forward_error(layer, shape, 1.0)
+    assert off <= claimed.relative * float(inputs[0].norm()) + claimed.absolute
+    # Whatever this library does, one that adds the products one by one loses half of each to the bias.
+    one_by_one = torch.tensor(large, dtype=torch.float64)
+    for product in (weight[0] * inputs[0].flatten()).tolist():
+        one_by_one += product
+    lost = abs(float(one_by_one) - large - exact)
+    assert 1 < lost <= claimed.relative * float(inputs[0].norm()) + claimed.absolute

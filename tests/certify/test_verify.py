@@ -110,7 +110,7 @@ def test_true_records_are_confirmed(written: tuple[Path, Path, torch.Tensor]) ->
         ("radius", lambda r: r * 1.0001, r"written radius .*, but at most .* can be certified"),
         ("margin", lambda m: m + 1e-6, r"written margin .*, found"),
         ("prediction", lambda p: (p + 1) % 5, r"written prediction \d, found \d"),
-        ("prediction", lambda p: 5, r"written prediction 5, found \d"),
+        ("prediction", lambda p: 5, r"written prediction 5, but there are 5 classes"),
         ("runner_up", lambda _: -1, r"written runner-up -1, but that is no other class"),
         ("radius", lambda _: math.nan, r"written radius nan, expected a number"),
         ("radius", lambda _: None, r"written radius inf, expected a number"),
@@ -211,3 +211,59 @@ def test_what_cannot_be_verified_is_refused(written: tuple[Path, Path, torch.Ten
     (tmp_path / "empty.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"not a network that holdfast\.save wrote"):
         read_network(tmp_path / "empty.safetensors")
+
+
+def test_one_huge_logit_does_not_widen_the_check_of_the_others(tmp_path: Path) -> None:
+    model = network()
+    with torch.no_grad():
+        model.head.bias[4] = -1e9  # type: ignore[union-attr, index]  # a class that is masked out
+    hf.save(model, tmp_path / "m.safetensors")
+    images = torch.rand(12, *SHAPE)
+    cert = hf.certify(model, images)
+
+    def lines(**changes: torch.Tensor) -> Path:
+        header = {"weights_sha256": network_hash(model), "lipschitz": cert.lipschitz, "precision": "float64"}
+        columns = {
+            name: changes.get(name, getattr(cert, name))
+            for name in ("prediction", "runner_up", "margin", "rounding", "radius")
+        }
+        rows = [
+            {"index": i, "label": 0, **{name: c[i].item() for name, c in columns.items()}} for i in range(12)
+        ]
+        (tmp_path / FILE).write_text("\n".join(map(json.dumps, [header, *rows])))
+        return tmp_path / FILE
+
+    weights = tmp_path / "m.safetensors"
+    assert verify(lines(), weights, images, sample=12).agrees
+    assert not verify(lines(radius=cert.radius + 1e-3), weights, images, sample=12).agrees
+    swapped = lines(prediction=cert.runner_up, runner_up=cert.prediction)
+    assert len(verify(swapped, weights, images, sample=12).problems) == 12
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "message"),
+    [
+        (3, {"bound": 0.001}, r"image 2: written bound 0.001, but that of the file is"),
+        (3, {"precision": "exact"}, r"image 2: written precision 'exact', but that of the file is 'float64'"),
+        (0, {"model": {"depth": 50}}, r"the records describe another network"),
+    ],
+)
+def test_what_records_say_twice_is_the_same(
+    line: int, change: dict[str, object], message: str, written: tuple[Path, Path, torch.Tensor]
+) -> None:
+    records, weights, images = written
+    lines = [json.loads(text) for text in records.read_text().splitlines()]
+    lines[line] |= change
+    records.write_text("\n".join(map(json.dumps, lines)))
+    problems = verify(records, weights, images, sample=1).problems
+    assert len(problems) == 1
+    assert re.search(message, problems[0])
+
+
+def test_the_written_network_may_be_the_right_one(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    header, *rows = (json.loads(text) for text in records.read_text().splitlines())
+    header["model"] = vars(network().config)
+    rows[0] |= {"bound": header["lipschitz"], "precision": "float64"}
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    assert verify(records, weights, images).agrees

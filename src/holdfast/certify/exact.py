@@ -177,7 +177,10 @@ def _prove(model: nn.Module, input_shape: Shape, dtype: torch.dtype) -> ExactNet
     for placed in placed_layers(body, shape):
         with at(placed.path):
             layers.append(_prove_layer(placed))
-        shape = placed.layer.output_shape(placed.input_shape)
+            shape = placed.layer.output_shape(placed.input_shape)
+            if is_foreign(placed.layer):
+                image = torch.zeros(1, *placed.input_shape, dtype=dtype, device=device_of(model))
+                _refuse_other_shape(layers[-1].layer(image), shape)
     return ExactNetwork(tuple(layers), None if head is None else _constant_head(head, shape))
 
 
@@ -199,7 +202,7 @@ def ends_in_head(model: nn.Module) -> bool:
 def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
     name, shape = type(placed.layer).__name__, placed.input_shape
     layer = _frozen(placed.layer, shape)
-    if isinstance(layer, FrozenSeries):
+    if isinstance(layer, FrozenSeries) and not is_foreign(layer):
         norm = layer.operator_norm_bound(shape)
         if isinstance(placed.layer, SOC) and norm > MISSED * placed.layer.evaluation_series.radius:
             raise NotProvedError(
@@ -208,7 +211,8 @@ def _prove_layer(placed: PlacedLayer) -> ProvedLayer:
             )
         bound = polynomial_modulus_upper_bound(layer.coefficients, norm)
     else:
-        norm = bound = layer.lipschitz_bound(shape)
+        # A number of numpy or torch in single precision would be multiplied in single precision.
+        norm = bound = float(layer.lipschitz_bound(shape))
     if not 0 <= bound < math.inf:
         raise NotProvedError(f"{name} has no finite bound, got {bound}")
     return ProvedLayer(placed.path, name, layer, shape, bound, norm)
@@ -223,6 +227,13 @@ def _frozen(layer: LipschitzModule, input_shape: Shape) -> LipschitzModule:
     if not isinstance(frozen, LipschitzModule):
         raise NotProvedError(f"{type(layer).__name__} freezes to {type(frozen).__name__}, which has no bound")
     return frozen
+
+
+def _refuse_other_shape(output: Tensor, stated: Shape) -> None:
+    """Layers are proved for the shapes that those in front of them state: refuse a shape that is not made."""
+    made = tuple(output.shape[1:])
+    if made != tuple(stated):
+        raise NotProvedError(f"the layer makes {made}, but its output_shape says {tuple(stated)}; mend that")
 
 
 def _refuse_undetermined(layer: LipschitzModule) -> None:
@@ -256,8 +267,6 @@ def _refuse_undetermined(layer: LipschitzModule) -> None:
 def _constant_head(head: Head, input_shape: Shape) -> ConstantHead:
     if isinstance(head, OrthogonalHead):
         _refuse_undetermined(head.linear)
-        linear = head.linear.freeze(input_shape)
-        return ConstantHead(linear.weight, linear.bias)
     frozen = head.freeze(input_shape)
     # The rounding of a head is that of W x + b, which a head of one's own may compute in another way.
     if not isinstance(frozen, ConstantHead) or is_foreign(frozen):

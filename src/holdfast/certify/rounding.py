@@ -293,10 +293,13 @@ def _prime_factors(n: int) -> list[int]:
 
 
 def _affine(taps: Tensor, bias: Tensor | None, terms: int, pixels: int, norm: float) -> ForwardError:
-    """Error of W z + b, `terms` products per entry, W given as (out, in, taps)."""
+    """Error of W z + b, `terms` products per entry, W given as (out, in, taps).
+
+    A library may begin the sum with the bias, which then takes part in the rounding of every term.
+    """
     product = product_up(gamma(terms + 4), absolute_norm_upper_bound(taps))
     relative = sum_up(product, product_up(gamma(2), sum_up(norm, product)))
-    return ForwardError(relative, sum_up(product_up(gamma(2), _bias_norm(bias, pixels)), TINY))
+    return ForwardError(relative, sum_up(product_up(gamma(terms + 4), _bias_norm(bias, pixels)), TINY))
 
 
 def _bias_norm(bias: Tensor | None, pixels: int) -> float:

@@ -18,11 +18,12 @@ from holdfast.certify.independent import Array, NumpyNetwork, read_network
 from holdfast.certify.radii import LARGEST_RADIUS, PRECISIONS
 from holdfast.certify.records import FILE
 from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models.lipconvnet import LipConvnet
 from holdfast.models.storage import load
 
 NOISE = {"float64": 1e-9, "float32": 1e-4}
-"""By how much the forward pass of a precision may differ from numpy's in float64, relative to the largest
-logit; 1e-14 and 1e-6 are seen."""
+"""By how much the forward pass of a precision may differ from numpy's in float64, relative to the sizes of
+what a logit is the sum of; 1e-14 and 1e-6 are seen."""
 NUMBERS = ("margin", "rounding", "radius")
 SAME_PROOF = {"float64": 1e-9, "float32": 1e-5}
 """By how much a bound that is proved on two machines may differ, relatively: in float32 the weights are
@@ -92,7 +93,7 @@ def verify(
     proved = load(model)
     if network_hash(proved) != header["weights_sha256"]:
         raise CheckpointError(f"{model}: holds other weights than those that {records} was written for")
-    problems = _wrong_labels(rows, labels)
+    problems = _wrong_claims(header, rows, proved) + _wrong_labels(rows, labels)
     chosen = sorted(np.random.default_rng(seed).permutation(len(rows))[:sample].tolist())
     rows = [rows[i] for i in chosen]
     network = read_network(model)
@@ -111,13 +112,28 @@ def verify(
             f"proved Lipschitz constant {bound:.9g}, but two images are pulled apart {gain:.9g}-fold"
         )
     difference, excess = 0.0, -math.inf
-    for row, scores in zip(rows, logits, strict=True):
-        found = _check_row(row, scores, weight, written, NOISE[precision])
+    rows_of_head, sizes = np.linalg.norm(weight, axis=1), np.linalg.norm(features, axis=1)
+    for row, scores, size in zip(rows, logits, sizes, strict=True):
+        found = _check_row(row, scores, size * rows_of_head + np.abs(bias), weight, written, NOISE[precision])
         problems += [f"image {row['index']}: {problem}" for problem in found.problems]
         difference, excess = max(difference, found.margin_difference), max(excess, found.radius_excess)
     return Verification(
         tuple(int(row["index"]) for row in rows), tuple(problems), difference, excess, gain, bound
     )
+
+
+def _wrong_claims(header: Mapping[str, Any], rows: list[Mapping[str, Any]], model: LipConvnet) -> list[str]:
+    """What the records say of themselves twice, or of the network, and not alike."""
+    problems = [
+        f"image {row['index']}: written {name} {row[name]!r}, but that of the file is {header[of_all]!r}"
+        for row in rows
+        for name, of_all in (("bound", "lipschitz"), ("precision", "precision"))
+        if name in row and row[name] != header[of_all]
+    ]
+    config = json.loads(json.dumps(vars(model.config)))  # tuples are lists in JSON
+    if any(config.get(name) != value for name, value in header.get("model", {}).items()):
+        problems.append("the records describe another network than the one that was saved")
+    return problems
 
 
 def _wrong_labels(rows: list[Mapping[str, Any]], labels: Tensor | None) -> list[str]:
@@ -146,11 +162,15 @@ class _Row:
 
 
 def _check_row(
-    row: Mapping[str, Any], scores: Array, weight: Array, lipschitz: float, relative: float
+    row: Mapping[str, Any], scores: Array, sizes: Array, weight: Array, lipschitz: float, relative: float
 ) -> _Row:
+    """Hold one record against its logits; `sizes` are those of the terms that make them, (K,)."""
     classes, label, other = len(scores), int(row["prediction"]), int(row["runner_up"])
-    noise = relative * float(np.abs(scores).max())
-    if not 0 <= label < classes or scores.max() - scores[label] > noise:
+    if not 0 <= label < classes:
+        return _Row((f"written prediction {label}, but there are {classes} classes",))
+    # Of each difference from the logit of the label: one huge logit says nothing about two others.
+    noise = sizes[label] + sizes
+    if (scores - scores[label] > relative * noise).any():
         return _Row((f"written prediction {label}, found {int(scores.argmax())}",))
     if classes == 1:
         return _Row()
@@ -165,15 +185,15 @@ def _check_row(
     problems = []
     margin = float(scores[label] - scores[other])
     difference = abs(margin - written["margin"])
-    if difference > noise:
+    if difference > relative * noise[other]:
         problems.append(f"written margin {written['margin']:.9g}, found {margin:.9g}")
     margins = scores[label] - scores
     margins[other] -= written["rounding"]
     steepness = lipschitz * np.linalg.norm(weight - weight[label], axis=1)
     ideal = _radius(margins, steepness, label)
     # The rounding that was taken off covers the difference between precisions, so the second limit is narrow.
-    allowed = _radius(margins + noise, steepness, label)
-    whole = _radius(scores[label] - scores + NOISE["float64"] * np.abs(scores).max(), steepness, label)
+    allowed = _radius(margins + relative * noise, steepness, label)
+    whole = _radius(scores[label] - scores + NOISE["float64"] * noise, steepness, label)
     if written["radius"] > min(allowed, whole):
         problems.append(f"written radius {written['radius']:.9g}, but at most {ideal:.9g} can be certified")
     return _Row(tuple(problems), difference, written["radius"] - ideal)

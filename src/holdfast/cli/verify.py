@@ -54,6 +54,10 @@ def verify(
             f"data: {source} holds other images than those that {folder / FILE} was written for; name "
             "those with --data"
         )
+    if images.classes != written.classes:
+        raise BrokenCertificateError(
+            f"{folder / FILE} does not hold: it names the classes otherwise than {source} does"
+        )
     found = check(
         folder, model or written.weights_file, images.images, images.labels, sample=sample, seed=seed
     )

@@ -129,7 +129,7 @@ class Explorer:
             network = exact_network(self.model, self.model.config.input_shape)
             assert network.head is not None  # a LipConvnet has one
             distances = network.head.pair_distance_bounds()
-            return certify_logits(logits, distances, network.lipschitz, precision="float32")
+            return certify_logits(logits, distances, network.lipschitz)
 
     def _attack(self, image: Tensor, certificates: Certificates) -> Attack | None:
         if self.model.config.num_classes < 2:

@@ -120,7 +120,7 @@ def _emit_all(network: ExactNetwork, head: ConstantHead, graph: Graph) -> str:
 
 def _fastest(layer: LipschitzModule, shape: Shape) -> LipschitzModule:
     """A matrix where that is less work, as `SOC.freeze` has it; it is made in float32, which is quick."""
-    if isinstance(layer, FrozenSeries) and matrix_is_cheaper(layer, shape):
+    if type(layer) is FrozenSeries and matrix_is_cheaper(layer, shape):
         return FrozenMatrix.of(copy.deepcopy(layer).float(), shape)
     return layer
 

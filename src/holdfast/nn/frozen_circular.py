@@ -31,6 +31,8 @@ class FrozenConv2d(LipschitzModule):
 
     def __init__(self, in_channels: int, out_channels: int, bias: Tensor | None, stride: int) -> None:
         super().__init__()
+        if stride not in (1, 2):
+            raise ArgumentError(f"stride: expected 1 or 2, got {stride!r}")
         self.in_channels, self.out_channels, self.stride = in_channels, out_channels, stride
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 

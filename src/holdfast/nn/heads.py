@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional import margins
 from holdfast.functional.spectral import matrix_norm_upper_bound
+from holdfast.nn.frozen_circular import FrozenLinear
 from holdfast.nn.linear import OrthogonalLinear
 from holdfast.nn.lipschitz import LipschitzModule, Shape
 
@@ -248,7 +249,7 @@ class OrthogonalHead(Head):
 
     def pair_distance_bounds(self) -> Tensor:
         """Distances between the rows as they come out of the orthogonalisation, rounded up."""
-        return margins.pair_distance_bounds(self.linear.freeze((self.in_features,)).weight)
+        return margins.pair_distance_bounds(self._frozen_linear((self.in_features,)).weight)
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
         """That of the orthogonal linear map."""
@@ -256,5 +257,14 @@ class OrthogonalHead(Head):
 
     def freeze(self, input_shape: Shape) -> nn.Module:
         """The orthonormal rows as a buffer."""
-        frozen = self.linear.freeze(input_shape)
+        frozen = self._frozen_linear(input_shape)
         return ConstantHead(frozen.weight, frozen.bias)
+
+    def _frozen_linear(self, input_shape: Shape) -> FrozenLinear:
+        frozen: nn.Module = self.linear.freeze(input_shape)
+        if type(frozen) is not FrozenLinear:  # whose weight need not be the matrix that it applies
+            raise NotProvedError(
+                f"OrthogonalHead: its {type(self.linear).__name__} freezes to {type(frozen).__name__}, of "
+                "which no matrix is known; let it freeze to a FrozenLinear"
+            )
+        return frozen

@@ -59,19 +59,30 @@ COMPUTES = {"__call__", "forward", "transform", "linear", "activate", "logits"}
 
 
 def is_foreign(layer: LipschitzModule) -> bool:
-    """Whether what a layer computes was written outside of holdfast."""
-    kind = next((kind for kind in type(layer).__mro__ if COMPUTES & vars(kind).keys()), LipschitzModule)
-    return not kind.__module__.startswith("holdfast.")
+    """Whether a part of what a layer computes was written outside of holdfast."""
+    return any(_is_theirs(_provider(layer, method)) for method in COMPUTES)
 
 
 def replaces_forward_without(layer: LipschitzModule, statement: str) -> bool:
-    """Whether a class outside of holdfast decides what is computed, without a method that speaks of it."""
-    for kind in type(layer).__mro__:
-        if statement in vars(kind):
-            return False
-        if COMPUTES & vars(kind).keys():
-            return is_foreign(layer)
-    return False
+    """Whether a class outside of holdfast decides what is computed, without a method that speaks of it.
+
+    Such a method is one that came with that class or a later one: what holdfast says is of holdfast's code.
+    """
+    order = type(layer).__mro__
+    theirs = [kind for kind in (_provider(layer, method) for method in COMPUTES) if _is_theirs(kind)]
+    if not theirs:
+        return False
+    speaker = _provider(layer, statement)
+    return not _is_theirs(speaker) or order.index(speaker) > min(map(order.index, theirs))
+
+
+def _provider(layer: LipschitzModule, method: str) -> type:
+    """The class that a method of a layer comes from; torch's for a method that it does not have."""
+    return next((kind for kind in type(layer).__mro__ if method in vars(kind)), nn.Module)
+
+
+def _is_theirs(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in ("holdfast", "torch")
 
 
 class WeightCache:
