@@ -49,6 +49,17 @@ def test_a_forged_radius_is_exit_1(command: Command, certified: Path) -> None:
     assert "written radius 5, but at most" in result.err
 
 
+def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified: Path) -> None:
+    path = certified / "certificates.jsonl"
+    first, *lines = path.read_text().splitlines()
+    header = json.loads(first)
+    header["classes"].reverse()
+    path.write_text("\n".join([json.dumps(header), *lines]) + "\n")
+    result = command("verify", certified)
+    assert result.code == 1
+    assert "it names the classes otherwise than digits does" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
