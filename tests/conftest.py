@@ -1,5 +1,6 @@
 """What every test shares: seeded random numbers, Hypothesis without deadlines, global settings kept."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +13,11 @@ settings.load_profile("holdfast")
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """Every test draws the same random numbers, alone or among others, and torch's settings are kept."""
+    """Every test draws the same random numbers, alone or among others, and settings are kept."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     torch.manual_seed(0)
     yield
     assert torch.get_default_dtype() == dtype, "a test changed the default dtype"
     torch.set_num_threads(threads)  # `holdfast train --threads` sets it for its process
+    signal.signal(signal.SIGINT, on_ctrl_c)  # the command line ignores it once it was stopped

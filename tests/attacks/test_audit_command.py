@@ -54,6 +54,14 @@ def test_a_run_is_audited_on_its_own_data(run: Path) -> None:
     assert len((run / "audit.jsonl").read_text().splitlines()) == 5
 
 
+def test_a_refused_audit_leaves_nothing_behind(run: Path) -> None:
+    call(run, *QUICK)
+    before = sorted(run.rglob("*"))
+    with pytest.raises(ArgumentError, match="did you mean 'pgd'"):
+        call(run, "--count", "3", "--attacks", "pgdd")
+    assert sorted(run.rglob("*")) == before
+
+
 def test_a_smaller_audit_does_not_hide_a_larger_one(run: Path) -> None:
     call(run, *QUICK)
     larger = (run / "audit.json").read_bytes()

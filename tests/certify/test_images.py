@@ -210,6 +210,6 @@ def test_short_forms(model: nn.Module) -> None:
     assert repr(hf.certify(model, PIXELS[:0])) == "Certificates(0 images)"
     accuracy = hf.certified_accuracy(cert, cert.prediction, radii=(0.0, 36 / 255 + 1e5))
     assert repr(accuracy) == (
-        f"CertifiedAccuracy(4 images, 100.00% right, certified {certified / 4:.2%} beyond 0.0000, 0.00% beyond "
-        "100000.1411)"
+        f"CertifiedAccuracy(4 images, 100.00% right, certified {certified / 4:.2%} beyond 0.0000, "
+        "0.00% beyond 100000.1411)"
     )

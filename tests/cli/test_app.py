@@ -1,11 +1,14 @@
 """The command line as a whole: quick, helpful, and one sentence for every bad input."""
 
+import os
+import signal
 import time
 
 import pytest
 import typer
 
 from holdfast.cli import app as app_module
+from holdfast.cli import console
 from holdfast.cli.app import app
 from holdfast.errors import BrokenCertificateError, DataError, NotProvedError
 
@@ -109,6 +112,35 @@ def test_bad_arguments_are_one_sentence(command: Command, arguments: list[str], 
     assert result.code == 2
     assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_ctrl_c_again_while_the_first_is_answered(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt("saved")
+
+    def press_again(message: str, code: int) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # Python looks for signals between two instructions
+        return console.complain(message, code)
+
+    monkeypatch.setattr(app_module.app.registered_commands[0], "callback", stop)
+    monkeypatch.setattr(app_module, "complain", press_again)
+    result = command(app_module.app.registered_commands[0].name)
+    assert (result.code, result.err.strip()) == (130, "saved")
+
+
+def test_ctrl_c_before_the_command_line_is_read() -> None:
+    code = (
+        "import sys\n"
+        "class Press:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'holdfast.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Press())\n"
+        "from holdfast.cli import main\n"
+        "sys.exit(main())"
+    )
+    done = in_its_own_process(code)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize(

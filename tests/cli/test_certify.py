@@ -147,7 +147,7 @@ def test_what_is_measured_is_not_called_proved(
     [
         (["{run}x"], "no such run; expected a folder that holdfast train wrote, or a file; did"),
         (["{tmp}"], "is not the folder of a run; expected best.safetensors in it"),
-        (["{tmp}/bad.png"], "not a safetensors file, or a truncated one"),
+        (["{tmp}/bad.safetensors"], "not a safetensors file, or a truncated one"),
         (["{run}/best.safetensors"], "does not say which images it is for; pass --data"),
         (["{run}", "--weights", "lst"], "weights: expected one of best, last, got 'lst'; did you mean"),
         (["{run}", "--data", "digit"], "did you mean 'digits'?"),
@@ -155,7 +155,8 @@ def test_what_is_measured_is_not_called_proved(
         (["{run}", "--precision", "float16"], "precision: expected one of float32, float64, got 'float16'"),
         (["{run}", "--device", "abacus"], "device: expected auto, cpu, cuda"),
         (["{run}", "--images", "{tmp}/bad.png"], "bad.png: cannot be read as a PNG, JPEG or WebP image"),
-        (["{run}", "--images", "{tmp}/none.png"], "none.png: cannot be read"),
+        (["{run}", "--images", "{tmp}/none.png"], "none.png: expected a picture: No such file or directory"),
+        (["{tmp}/bad.png"], "bad.png is a picture; name a network, and the picture by --images"),
         (["{run}", "--images", "{tmp}/wide [photo].png", "--no-resize"], "is 30x20, but the network"),
         (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --count choose test"),
         (["{run}", "{run}"], "expected one run, got 2; to compare runs use holdfast report"),
@@ -168,7 +169,8 @@ def test_what_is_measured_is_not_called_proved(
 def test_bad_input(
     command: Command, run: Path, pictures: list[Path], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    (tmp_path / "bad.png").write_bytes(b"no picture, no network")
+    for name in ("bad.png", "bad.safetensors"):
+        (tmp_path / name).write_bytes(b"no picture, no network")
     result = command("certify", *(a.format(run=run, tmp=tmp_path) for a in arguments))
     assert result.code == 2
     assert message in result.err
@@ -212,6 +214,7 @@ def test_report_of_one_and_of_several(command: Command, run: Path, tmp_path: Pat
     [
         (["{run}"], "has no certificates yet; run `holdfast certify"),
         (["{tmp}/none"], "no such folder; expected the folder of a run"),
+        (["{tmp}"], "expected a folder with certificates.jsonl, which `holdfast certify` writes"),
         (["{run}", "{run}"], "expected different runs, got one of them twice"),
     ],
 )

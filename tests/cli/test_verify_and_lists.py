@@ -67,7 +67,7 @@ def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified
         (["{run}/metrics.jsonl"], "expected a file called certificates.jsonl"),
         (["{run}", "--data", "{run}"], "expected"),
         (["{run}/none"], "none: expected a file called certificates.jsonl, or its folder"),
-        (["{run}/none/certificates.jsonl"], "has no certificates yet"),
+        (["{run}/none/certificates.jsonl"], "expected a folder with certificates.jsonl"),
     ],
 )
 def test_bad_input(command: Command, certified: Path, arguments: list[str], message: str) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import holdfast as hf
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import SERIES
 from holdfast.functional.taps import transpose_kernel
@@ -192,3 +193,21 @@ def test_every_series_keeps_the_contract(
 
     jacobian = dense_jacobian(history(build, shape), shape)
     assert worst_singular_value(jacobian) <= build().orthogonality_error + rounding(jacobian)
+
+
+def test_training_keeps_up_with_kernels_that_move_fast() -> None:
+    """Two easy classes, few channels, small batches and the highest learning rate of the short recipe."""
+    model = hf.lipconvnet(5, num_classes=2, width=4, series="wide").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    loss_of = hf.CertificateLoss(0.5)
+    labels = torch.arange(16) % 2
+    worst = 0.0
+    for step in range(20):
+        optimizer.param_groups[0]["lr"] = 0.3 * min(1, (step + 1) / 6)
+        images = 0.4 * torch.rand(16, 3, 32, 32) + 0.6 * labels.view(-1, 1, 1, 1)
+        loss = loss_of(model, model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        worst = max(worst, loss.item())
+    assert worst < 50

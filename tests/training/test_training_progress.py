@@ -21,13 +21,13 @@ def test_plain_lines_come_at_intervals_and_with_evaluations(now):
     for step in range(101, 201):  # one step per second
         now[0] += 1
         lines.advance(step=step, loss=0.5)
-    lines.evaluated(epoch=4.0, standard=0.5, certified=0.25)
+    lines.evaluated(epoch=4.0, loss=0.5, standard=0.5, certified=0.25)
     lines.end()
     written = stream.getvalue().splitlines()
     assert len(written) == 100 // 15 + 1
     # Step 115 after 15 seconds: 285 steps are left.
     assert written[0] == "step 115/400  epoch 2.30  loss 0.5000  128 images/s  4:45 left"
-    assert written[-1] == "epoch 4  held-out 50.00%, certified at 36/255 25.00% (estimate)"
+    assert written[-1] == "epoch 4  loss 0.5000  held-out 50.00%, certified at 36/255 25.00% (estimate)"
 
 
 def test_a_run_that_stood_still_soon_forgets_it(now):
@@ -52,7 +52,7 @@ def test_bar_shows_loss_accuracies_speed_and_time(now):
     bar.begin(step=0, total_steps=10, steps_per_epoch=5, batch_size=100)
     now[0] += 2
     bar.advance(step=5, loss=0.125)
-    bar.evaluated(epoch=1.0, standard=0.5, certified=0.25)
+    bar.evaluated(epoch=1.0, loss=0.5, standard=0.5, certified=0.25)
     bar.say("a [message]")
     bar.end()
     written = stream.getvalue()
@@ -78,7 +78,7 @@ def test_silence(capsys):
     silent = Silent()
     silent.begin(step=0, total_steps=1, steps_per_epoch=1, batch_size=1)
     silent.advance(step=1, loss=0.0)
-    silent.evaluated(epoch=1.0, standard=1.0, certified=1.0)
+    silent.evaluated(epoch=1.0, loss=0.5, standard=1.0, certified=1.0)
     silent.say("nothing")
     silent.end()
     assert capsys.readouterr().out == ""

@@ -7,6 +7,7 @@ radius.
 """
 
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +83,7 @@ def audit(
     attacks: Sequence[str] = tuple(ATTACKS),
     settings: AttackSettings | None = None,
     batch_size: int = 128,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Attack the certificates of a model and fail if one breaks.
@@ -115,7 +116,7 @@ def audit(
     precision = getattr(certificates, "precision", precision)
     images = as_batch(images, built_for(unwrap(model)))
     check_images(unwrap(model), images)
-    _check(attacks, batch_size)
+    check_plan(attacks, batch_size)
     claims = certify(model, images, precision=precision) if certificates is None else certificates
     classifier = certified_classifier(model, tuple(images.shape[1:]), precision)
     try:
@@ -133,11 +134,11 @@ def audit(
         )
     except InterruptedAudit as interruption:
         if out is not None:
-            interruption.report.write(out / INTERRUPTED)  # an earlier audit of all images stays
+            interruption.report.write(Path(out) / INTERRUPTED)  # an earlier audit of all images stays
         interruption.report.check()
         raise
     if out is not None:
-        report.write(out)
+        report.write(Path(out))
     report.check()
     return report
 
@@ -169,7 +170,7 @@ def attack_claims(
         about: what else the summary should say.
         progress: told where the audit is.
     """
-    _check(attacks, batch_size)
+    check_plan(attacks, batch_size)
     _check_claims(images, prediction, radius)
     settings = settings or AttackSettings()
     total = len(attacks) * -(-len(images) // batch_size)
@@ -271,7 +272,8 @@ def _machine() -> dict[str, Any]:
     return {"versions": versions, "machine": platform.platform()}
 
 
-def _check(attacks: Sequence[str], batch_size: int) -> None:
+def check_plan(attacks: Sequence[str], batch_size: int) -> None:
+    """Refuse attacks that do not exist or lack their package, and batches of no images, before any work."""
     if isinstance(attacks, str) or not attacks:
         raise ArgumentError(f"attacks: expected a list of names, got {attacks!r}")
     for name in attacks:

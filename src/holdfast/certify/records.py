@@ -161,7 +161,12 @@ def read_records(folder: Path) -> Records:
     """
     path = folder / FILE
     if not path.is_file():
-        raise CheckpointError(f"{folder}: has no certificates yet; run `holdfast certify {folder}` first")
+        remedy = (
+            f"has no certificates yet; run `holdfast certify {folder}` first"
+            if (folder / "config.toml").is_file()
+            else f"expected a folder with {FILE}, which `holdfast certify` writes"
+        )
+        raise CheckpointError(f"{folder}: {remedy}")
     try:
         first, *lines = path.read_text(encoding="utf-8").splitlines()
         header = json.loads(first)

@@ -1,5 +1,6 @@
 """The command line as a whole: its commands, and what becomes of errors."""
 
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -93,17 +94,25 @@ def main() -> int:
     try:
         code = app(args=arguments, prog_name="holdfast", standalone_mode=False)
     except KeyboardInterrupt:
-        return complain("interrupted", INTERRUPTED)
+        return _stop("interrupted")
     except SystemExit as error:
         # Shell completion exits by itself; so does typer when nobody reads the output any more.
         if isinstance(error.__context__, BrokenPipeError):
             return BROKEN_PIPE
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception as error:
-        if debug and not isinstance(error, Stopped):
+        if isinstance(error, Stopped):
+            return _stop(str(error))
+        if debug:
             raise
         return complain(*_judge(error))
     return code if isinstance(code, int) else FINE
+
+
+def _stop(message: str) -> int:
+    """Say how to go on; whoever presses Ctrl-C again is served already."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return complain(message, INTERRUPTED)
 
 
 def _usage(error: Any) -> str:
@@ -115,8 +124,6 @@ def _usage(error: Any) -> str:
 
 def _judge(error: Exception) -> tuple[str, int]:
     """One sentence on an error, and the exit code."""
-    if isinstance(error, Stopped):
-        return str(error), INTERRUPTED
     if isinstance(error, BrokenCertificateError):
         return str(error), CHECK_FAILED
     if isinstance(error, HoldfastError):

@@ -76,7 +76,7 @@ def audit(
     """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
     source = find_network(run, zoo, weights)
 
-    from holdfast.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit
+    from holdfast.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
     from holdfast.attacks.audit import audit as attack
     from holdfast.attacks.settings import AttackSettings
     from holdfast.certify.radii import PROOFS
@@ -85,6 +85,7 @@ def audit(
 
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
+    check_plan(names, batch_size)
     network = load(source.file).to(pick_device(device))
     test = test_images(source, data, network)
     images = to_float(test.images[:count])

@@ -187,7 +187,10 @@ def show(evidence: "Evidence", folder: Path) -> None:
         ],
         numbers=6,
     )
-    say(f"Right and certified beyond each radius; {evidence.proof}; Lipschitz bound {evidence.lipschitz:.9g}")
+    say(
+        "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
+        f"{evidence.proof}; Lipschitz bound {evidence.lipschitz:.9g}"
+    )
     say(f"Records: {folder / 'certificates.jsonl'}")
     say(f"Report:  {folder / 'report.html'}")
 

@@ -52,6 +52,8 @@ def find_network(named: Path | None, shipped: str | None, weights: str) -> Sourc
         return _shipped(shipped)
     assert named is not None
     if named.is_file():
+        if named.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"):
+            raise ArgumentError(f"RUN: {named} is a picture; name a network, and the picture by --images")
         return Source(named, named.stem, None, None)
     if not named.exists():
         raise CheckpointError(

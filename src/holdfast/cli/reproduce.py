@@ -83,7 +83,7 @@ def reproduce(
         float | None, _budget("--gamma", "For the rows with CR, where the paper says 0.5 and 0.1.")
     ] = None,
     seed: Annotated[str, _budget("--seed", "One or several (0,1,2): every row runs once per seed.")] = "0",
-    count: Annotated[int, _budget("--count", "Images to time in the time tables.")] = 10_000,
+    count: Annotated[int, _budget("--count", "Images to time in the time tables, 128 or more.")] = 10_000,
     data_root: Annotated[
         Path | None,
         _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
@@ -245,7 +245,10 @@ def _run(reproduction: "Reproduction", cluster: str) -> "Sequence[Failure]":
 
         inherited = {name: os.environ[name] for name in ("HOLDFAST_DATA",) if name in os.environ}
         return run_on_ray(reproduction.jobs, train, cluster, environment=inherited)
-    return run_in_order(reproduction.jobs, train, progress=for_terminal)
+    try:
+        return run_in_order(reproduction.jobs, train, progress=for_terminal)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("interrupted; the same command goes on where it stopped") from error
 
 
 def _say_written(paths: Iterable[Path]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.allocator import keep_freed_memory
+from holdfast.errors import ArgumentError
 from holdfast.training.config import TrainConfig
 
 DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
@@ -15,7 +16,8 @@ Examples:
 
 holdfast train --data digits --epochs 20 --schedule onecycle --lr 0.5 --nesterov --out runs/digits
 
-holdfast train --data cifar10 --minutes 30 --series wide --crop 0 --schedule onecycle --lr 0.3 --out runs/b
+holdfast train --data cifar10 --width 16 --minutes 30 --series wide --crop 0 --schedule onecycle --lr 0.3 \
+--nesterov --precision bf16-mixed --out runs/b
 
 holdfast train --data cifar100 --depth 15 --out runs/paper
 
@@ -135,6 +137,8 @@ train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"
 
 def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, resume: bool) -> TrainConfig:
     """Merge the options `given` into those of the run to resume, of a config file, or of the defaults."""
+    if "epochs" in given and "minutes" in given:
+        raise ArgumentError("minutes: takes the place of --epochs; give one of the two")
     stored = out / "config.toml"
     if config is None and resume and stored.exists():
         config = stored

@@ -13,6 +13,9 @@ from holdfast.functional.skew import Pivot, SkewOperator
 from holdfast.functional.taps import kernel_from_taps
 
 CONVERGED_ITERATIONS = 200
+TRAINING_ITERATIONS = 4
+"""Per training step, from where the last one ended. With one, the estimate of a kernel that moves fast can be
+several times too small, p(A) leaves its interval, and a run with few channels or a large lr explodes."""
 
 
 def start_vector(like: Tensor, *shape: int) -> Tensor:

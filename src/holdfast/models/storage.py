@@ -98,7 +98,9 @@ def _locate(path: str | os.PathLike[str]) -> Path:
     if str(path) in shipped:
         return shipped[str(path)]
     if Path(path).is_dir():
-        raise CheckpointError(f"{path}: expected a .safetensors file, got a folder")
+        raise CheckpointError(
+            f"{path}: expected a .safetensors file, got a folder; of a run that is its best.safetensors"
+        )
     near = get_close_matches(str(path), shipped, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise CheckpointError(f"{path}: no such file, and no network of this name ships with holdfast{hint}")

@@ -10,6 +10,7 @@ from holdfast.functional.series import SERIES, Family, Series
 from holdfast.functional.skew import Pivot, SkewOperator
 from holdfast.functional.skew_norms import (
     CONVERGED_ITERATIONS,
+    TRAINING_ITERATIONS,
     kernel_norm_estimate,
     kernel_norm_vectors,
     operator_norm_estimate,
@@ -166,10 +167,10 @@ class SOC(OrthogonalConv2d):
         return _Scaled(SkewOperator(taps, height, width), torch.ones(()), None)
 
     def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
-        """The same with one power iteration from where the last step ended, and many at the first step."""
+        """The same with few power iterations from where the last step ended, and many at the first step."""
         operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
         if self.vector.shape == self._vector_shape(height, width):
-            scaled, vector = self._scale(operator, self.vector, 1)
+            scaled, vector = self._scale(operator, self.vector, TRAINING_ITERATIONS)
         else:
             scaled, vector = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
         self.vector = vector.to(self.weight.dtype)

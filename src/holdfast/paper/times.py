@@ -73,7 +73,7 @@ def time_networks(
         clock: measures one pass; None is `seconds_per_pass`.
     """
     if images < batch_size:
-        raise ArgumentError(f"images: expected at least one batch of {batch_size}, got {images}")
+        raise ArgumentError(f"count: expected at least one batch of {batch_size} images, got {images}")
     clock = seconds_per_pass if clock is None else clock
     found: dict[Network, dict[str, Timing]] = {}
     for network in dict.fromkeys(network for row in rows for network in row.networks.values()):

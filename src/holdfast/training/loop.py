@@ -1,6 +1,6 @@
 """The training loop: model and optimizer through the steps of a schedule, resumable to the same bits."""
 
-import math
+import os
 import shlex
 import time
 from dataclasses import replace
@@ -37,11 +37,17 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 LAST, BEST = "model.safetensors", "best.safetensors"
+DIVERGED = 1e4
+"""A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
 
 
 @process_group()
 def train(
-    config: TrainConfig, out: Path, *, resume: bool = False, progress: Progress | None = None
+    config: TrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
 ) -> RunSummary:
     """Train a LipConvnet as `config` says and write everything to the folder `out`.
 
@@ -60,10 +66,10 @@ def train(
     Raises:
         ArgumentError: `config` asks for what does not exist, or `out` holds a run and `resume` is False.
         CheckpointError: there is nothing to resume, a checkpoint is damaged, or a file cannot be written.
-        TrainingError: an option changed since the run began, or the loss is not finite any more.
+        TrainingError: an option changed since the run began, or the loss is huge or not a number.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been written.
     """
-    progress = Silent() if progress is None else progress
+    out, progress = Path(out), Silent() if progress is None else progress
     fabric = make_fabric(config)
     if fabric.global_rank:
         progress = Silent()
@@ -161,6 +167,8 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch,
             batch_size=self.config.batch_size,
         )
+        if step == total:
+            self.progress.say(f"all {total} steps are done")
         self.started = self.saved = time.monotonic()
         self.elapsed_before = self.position.elapsed
         while step < total:
@@ -201,7 +209,7 @@ class Trainer:
         steps = step - self.read_step
         self.unread_loss.zero_()
         self.read_step = step
-        if not math.isfinite(loss_sum):
+        if not loss_sum / steps < DIVERGED:  # or not a number
             raise TrainingError(
                 f"step {step}: the loss is {loss_sum / steps}{last_good(self.out)}; try a smaller lr (it is "
                 f"{self.config.lr:g}), a schedule with a warmup or precision fp32 (it is "
@@ -261,7 +269,9 @@ class Trainer:
         if self.log is not None:
             self.log.write(record)
         self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
-        self.progress.evaluated(epoch=epoch, standard=accuracy["standard"], certified=certified)
+        self.progress.evaluated(
+            epoch=epoch, loss=total / count, standard=accuracy["standard"], certified=certified
+        )
 
     def _speed(self) -> float:
         """Training images per second of the whole run so far, evaluations included."""

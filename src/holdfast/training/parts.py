@@ -42,7 +42,13 @@ def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
     """Crops padded by `config.crop`, else by an eighth of the side, and flips; None if there are none."""
     if not config.crops:
         return None
-    return CropFlip(images.image_shape[1] // 8 if config.crop is None else config.crop)
+    side = images.image_shape[1]
+    if config.crop is not None and config.crop >= side:
+        raise ArgumentError(
+            f"crop: expected a padding below the side of the images, {side} pixels, got {config.crop}; of "
+            "some pictures nothing would be left"
+        )
+    return CropFlip(side // 8 if config.crop is None else config.crop)
 
 
 def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:

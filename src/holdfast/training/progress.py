@@ -19,8 +19,10 @@ class Progress(Protocol):
     def advance(self, *, step: int, loss: float) -> None:
         """`step` steps are done; the loss is the mean of the latest ones."""
 
-    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
-        """Held-out images: standard accuracy, and certified accuracy at 36/255 (an estimate)."""
+    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
+        """The mean loss since the last time; of held-out images standard and certified accuracy at 36/255 (an
+        estimate).
+        """
 
     def say(self, message: str) -> None:
         """Something the user should read."""
@@ -56,7 +58,7 @@ class Silent:
     def advance(self, *, step: int, loss: float) -> None:
         """Nothing."""
 
-    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
         """Nothing."""
 
     def say(self, message: str) -> None:
@@ -93,9 +95,12 @@ class PlainLines:
             f"{pace * self.batch_size:.0f} images/s  {clock((self.total_steps - step) / pace)} left"
         )
 
-    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
         """Print a line."""
-        self.say(f"epoch {epoch:g}  held-out {standard:.2%}, certified at 36/255 {certified:.2%} (estimate)")
+        self.say(
+            f"epoch {epoch:g}  loss {loss:.4f}  held-out {standard:.2%}, certified at 36/255 {certified:.2%} "
+            "(estimate)"
+        )
 
     def say(self, message: str) -> None:
         """Print a line, at once also into a pipe."""
@@ -140,7 +145,7 @@ class RichBar:
             speed = f"{self.pace.at(step) * self.batch_size:.0f}"
             self.bar.update(self.task, completed=step, epoch=epoch, loss=f"{loss:.3f}", speed=speed)
 
-    def evaluated(self, *, epoch: float, standard: float, certified: float) -> None:
+    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
         """Show the new accuracies."""
         if self.task is not None:
             self.bar.update(self.task, held_out=f"{standard:.1%}, certified {certified:.1%}")
