@@ -1,6 +1,7 @@
 """The audit: it reaches tight certificates, breaks false ones, and believes nobody."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from safetensors import safe_open
 from torch import nn
 
 import holdfast as hf
-from holdfast.attacks.audit import ATTACKS, ITSELF, InterruptedAudit, attack_claims, audit
+from holdfast.attacks.audit import ATTACKS, ITSELF, InterruptedAudit, _judge, attack_claims, audit
 from holdfast.attacks.classifier import any_classifier, certified_classifier
 from holdfast.attacks.distance import is_within
 from holdfast.attacks.settings import AttackSettings
@@ -316,3 +317,30 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "interrupted" / "audit.json").read_text())
     assert (summary["images"], summary["broken"], summary["interrupted"]) == (4, 0, True)
     assert len((tmp_path / "interrupted" / "audit.jsonl").read_text().splitlines()) >= 4
+
+
+@pytest.mark.parametrize(("distance", "broken"), [(0.25, True), (math.nextafter(0.25, 1), False)])
+def test_the_edge_of_the_ball_belongs_to_it(distance: float, broken: bool) -> None:
+    at = torch.tensor([distance], dtype=torch.float64)
+    balls = SimpleNamespace(
+        radius=torch.tensor([0.25], dtype=torch.float64),
+        prediction=torch.tensor([0]),
+        images=torch.zeros(1, 1, 1, 1, dtype=torch.float64),
+    )
+    nearest = SimpleNamespace(
+        balls=balls, distance=at, found=torch.tensor([1]), attack=["pgd"], points=at.view(1, 1, 1, 1)
+    )
+    assert _judge(nearest, 0, 0).broken is broken
+
+
+def test_what_was_broken_before_ctrl_c_is_told() -> None:
+    model, images = linear_network(), torch.rand(2, *SHAPE)
+    true = hf.certify(model, images)
+    false = SimpleNamespace(prediction=true.prediction, radius=true.radius * 100, precision="float64")
+
+    def stop(done: int, total: int, attack: str) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(BrokenCertificateError):
+        audit(model, images, false, attacks=["pgd"], batch_size=1, progress=stop)

@@ -3,6 +3,8 @@
 import copy
 import math
 import operator
+from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify import exact, layer_bounds, radii
-from holdfast.certify.exact import exact_network, fingerprint, network_hash
+from holdfast.certify.exact import ExactNetwork, exact_network, fingerprint, network_hash
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import SERIES
 from holdfast.models.lipconvnet import LipConvnet
@@ -355,3 +357,9 @@ def test_the_slack_of_a_lipconvnet_5_is_about_1e_7(head: str) -> None:
     cert = hf.certify(model, torch.rand(8, 3, 32, 32))
     assert cert.rounding.max() < 2e-7
     assert cert.lipschitz < 1 / 0.2507 * (1 + 2e-4)
+
+
+def test_the_product_of_bounds_rounds_up() -> None:
+    for bounds in (1 + torch.rand(50, 4, dtype=torch.float64)).tolist():
+        found = ExactNetwork(tuple(SimpleNamespace(bound=b) for b in bounds), None).lipschitz
+        assert Fraction(found) >= math.prod(map(Fraction, bounds))

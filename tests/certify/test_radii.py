@@ -15,6 +15,7 @@ from torch import nn
 import holdfast as hf
 from holdfast.certify import certified_curve, certify_logits, layer_estimates
 from holdfast.certify.curve import shown
+from holdfast.certify.radii import LARGEST_RADIUS
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
@@ -384,3 +385,35 @@ def test_logits_in_single_precision_prove_nothing() -> None:
     assert not certify_logits(logits, distances, 1.0).proved
     assert certify_logits(logits.double(), distances, 1.0).proved
     assert not certify_logits(logits.double(), distances, 1.0, precision="float32").proved
+
+
+def test_a_radius_is_strictly_below_the_quotient_where_numbers_are_subnormal() -> None:
+    logits = torch.tensor([[5e-324, 0.0]], dtype=torch.float64)
+    assert certify_logits(logits, torch.ones(2, 2, dtype=torch.float64), 1.0).radius.item() == 0
+
+
+def test_no_radius_is_claimed_beyond_the_largest() -> None:
+    logits = torch.tensor([[1e9, 0.0]], dtype=torch.float64)
+    assert certify_logits(logits, torch.ones(2, 2, dtype=torch.float64), 1.0).radius.item() == LARGEST_RADIUS
+
+
+def test_the_division_rounds_down_with_a_slack() -> None:
+    margin, other, slack, distance, lipschitz = map(
+        float.fromhex,
+        (
+            "0x1.ae9d25a99ace9p+0",
+            "0x1.02283fe663e7bp-1",
+            "0x1.d7480e5f4b2e6p-9",
+            "0x1.ded90b0e0bd0cp+0",
+            "0x1.47a80482dcbe4p+0",
+        ),
+    )
+    logits = torch.tensor([[margin, other]], dtype=torch.float64)
+    found = certify_logits(
+        logits,
+        torch.full((2, 2), distance, dtype=torch.float64),
+        lipschitz,
+        torch.full((1, 2), slack, dtype=torch.float64),
+    )
+    exact = (Fraction(margin) - Fraction(other) - Fraction(slack)) / Fraction(distance) / Fraction(lipschitz)
+    assert Fraction(found.radius.item()) < exact

@@ -14,7 +14,7 @@ from holdfast.attacks.classifier import certified_classifier
 from holdfast.certify import rounding
 from holdfast.certify.exact import exact_network
 from holdfast.certify.radii import _forward
-from holdfast.certify.rounding import body_error, forward_error, fourier_error, head_error
+from holdfast.certify.rounding import ForwardError, body_error, forward_error, fourier_error, head_error
 from holdfast.errors import NotProvedError
 from holdfast.functional import rounding as units
 from holdfast.functional.skew import SkewOperator, horner
@@ -342,3 +342,36 @@ def test_a_bias_takes_part_in_every_rounding_of_its_sum(kind: str) -> None:
         one_by_one += product
     lost = abs(float(one_by_one) - large - exact)
     assert 1 < lost <= claimed.relative * float(inputs[0].norm()) + claimed.absolute
+
+
+def test_the_error_of_two_layers_by_hand() -> None:
+    layers = [(2.0, ForwardError(0.5, 0.25)), (3.0, ForwardError(0.125, 0.0))]
+    norms = [torch.tensor([n], dtype=torch.float64) for n in (1.0, 4.0, 8.0)]
+    error, size = body_error(layers, norms, torch.ones(1, dtype=torch.float64))
+    # sizes 1 + 1 = 2 and 4 + 2 * 1.25 + 2 = 8.5; E = 0.5 * 2 + 0.25 = 1.25, then 3 * 1.25 + 8.5 / 8
+    assert error.item() == pytest.approx(4.8125, rel=2e-5)
+    assert size.item() == pytest.approx(8 + 2 * 4.8125 + 6, rel=2e-5)
+
+
+def test_errors_of_features_reach_the_logits() -> None:
+    head = ConstantHead(torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64), None)
+    zero = torch.zeros(1, dtype=torch.float64)
+    found = head_error(
+        head, torch.tensor([0]), torch.tensor([0.5], dtype=torch.float64), zero, head.pair_distance_bounds()
+    )
+    assert found[0, 1].item() == pytest.approx(2.5, rel=2e-5)
+
+
+def test_both_fourier_transforms_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "fourier_error", lambda h, w: 1e-3)
+    layer = hf.Cayley(6, 8, 3, bias=False).double().freeze((6, 5, 6))
+    assert rounding.forward_error(layer, (6, 5, 6), 1.0).relative >= 4e-3
+
+
+@torch.no_grad()
+def test_householder_of_higher_order_counts_its_angles() -> None:
+    """docs/layers/activations.md: (3 |theta| + 40 n + 300) u."""
+    layer = hf.HouseholderOrder(8, order=3).double()
+    with torch.no_grad():
+        layer.theta.fill_(1000.0)
+    assert forward_error(layer, (8,), 1.0).relative >= (3 * 1000 + 40 * 3 + 300) * 2**-53

@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.certify.records import read_records
 from holdfast.cli.class_names import CIFAR100, class_names
 from holdfast.cli.network import Source
+from holdfast.cli.own_images import read_picture
 from holdfast.data import load, to_float
 from holdfast.errors import CheckpointError
 from holdfast.training.config import TrainConfig
@@ -90,14 +91,17 @@ def test_a_folder_with_other_files_than_at_training_is_refused(command: Command,
         assert "holds other files than when own was trained" in refused.err
 
 
-def test_certificates_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_certificates_are_the_same_in_parts(
+    monkeypatch: pytest.MonkeyPatch, run: Path, precision: str
+) -> None:
     from holdfast.cli import certify as module
 
     digits = load("digits", split="test")
     network = hf.load(run / "best.safetensors")
     monkeypatch.setattr(module, "CHUNK", 256)
-    found = module.certify_with_progress(network, digits, 300, "float64", quiet=True)
-    expected = hf.certify(network, to_float(digits.images[:300]))
+    found = module.certify_with_progress(network, digits, 300, precision, quiet=True)
+    expected = hf.certify(network, to_float(digits.images[:300]), precision=precision)
     assert torch.equal(found.radius, expected.radius)
     assert torch.equal(found.rounding, expected.rounding)
 
@@ -262,3 +266,12 @@ def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list
     from holdfast.cli.report import distinct_names
 
     assert distinct_names([Path(folder) for folder in folders]) == names
+
+
+def test_colours_become_grey_as_pillow_has_it(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    network = hf.lipconvnet(5, num_classes=2, width=2, image_size=8, in_channels=1)
+    found, changed = read_picture(tmp_path / "a.png", network, resize=False)
+    assert changed is None
+    assert np.array_equal(found[0].numpy(), np.asarray(Image.fromarray(pixels).convert("L")))

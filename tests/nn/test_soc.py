@@ -8,7 +8,10 @@ from torch import nn
 import holdfast as hf
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.functional.series import SERIES
+from holdfast.functional.skew import Pivot, SkewOperator
+from holdfast.functional.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS
 from holdfast.functional.taps import transpose_kernel
+from holdfast.nn import soc as soc_module
 from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from holdfast.nn.soc import SOC
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
@@ -211,3 +214,17 @@ def test_training_keeps_up_with_kernels_that_move_fast() -> None:
         optimizer.step()
         worst = max(worst, loss.item())
     assert worst < 50
+
+
+def test_training_goes_on_from_the_last_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], soc_module.operator_norm_estimate
+
+    def estimate(operator: SkewOperator, vector: torch.Tensor, iterations: int) -> Pivot:
+        asked.append(iterations)
+        return real(operator, vector, iterations)
+
+    monkeypatch.setattr(soc_module, "operator_norm_estimate", estimate)
+    layer, x = SOC(4, 4, 3), torch.randn(2, 4, 6, 6)
+    for _ in range(3):
+        layer(x)
+    assert asked == [CONVERGED_ITERATIONS, TRAINING_ITERATIONS, TRAINING_ITERATIONS]

@@ -165,3 +165,9 @@ def test_a_time_budget_says_how_many_epochs_it_was(write_run: WriteRun) -> None:
     root = write_run("cifar10-main", "5-hh", (60.0, 40.0, 20.0, 10.0), budget=Budget(minutes=30)).parent
     label = sheet_of("cifar10-main", ["5-hh"], root).lines[1][-1]
     assert label == "30 minutes (5.0 epochs), width 32, step schedule"
+
+
+def test_the_baseline_has_no_increase_over_itself(write_run: WriteRun) -> None:
+    root = write_run("cifar10-main", "5-soc-maxmin", (60.0, 40.0, 20.0, 10.0)).parent
+    sheet = sheet_of("cifar10-main", ["5-soc-maxmin"], root)
+    assert [line[7] for line in sheet.lines if line[2] == "measured"] == [""]

@@ -78,3 +78,23 @@ def test_kept_certificates_give_the_accuracies_of_the_summary(tmp_path: Path) ->
     assert bool((exact - radius < 1.0001e-6).all())
     keep_runs(tmp_path / "runs", tmp_path / "results")
     assert (kept / "certificates.csv.gz").read_bytes() == again
+
+
+def test_what_speaks_of_other_weights_does_not_stay(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    train(TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.3, threads=1), run)
+    (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
+    for name in ("audit.json", "revised.json"):
+        (kept / name).write_text("{}")
+    keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert (kept / "audit.json").exists()
+    assert (kept / "revised.json").exists()
+    header, first, *rows = (run / "certificates.jsonl").read_text().splitlines()
+    other = json.loads(first) | {"radius": json.loads(first)["radius"] + 0.5}
+    (run / "certificates.jsonl").write_text("\n".join([header, json.dumps(other), *rows]) + "\n")
+    keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert not (kept / "audit.json").exists()
+    assert not (kept / "revised.json").exists()
+    (run / "audit.json").write_text(json.dumps({"weights_sha256": "of another network"}))
+    with pytest.raises(CheckpointError, match=r"audit.json: audits other weights than those of"):
+        keep_runs(tmp_path / "runs", tmp_path / "results")

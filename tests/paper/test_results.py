@@ -143,3 +143,11 @@ def test_revised_tables_show_the_runs_whose_constants_were_estimated(folder: Pat
     assert " | estimate | 61.00 | 44.10 | 29.10 | 17.10 |" in text
     assert "Here: estimated +1.0000e-06 (from below), proved +2.0000e-06 (from above)." in text
     assert "- `cifar10-revised`: 23 of its 24 rows were not run." in text
+
+
+def test_both_shares_have_an_error(write_run: WriteRun) -> None:
+    # Two standard errors at 12.0% and 12.8% of 10,000 images: 0.93 points, of one share alone 0.67.
+    root = write_run("cifar10-main", "5-hh", (62.0, 42.0, 24.0, 12.0)).parent
+    write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 12.8))
+    (line,) = claims_sheet(finished_runs(root)).lines
+    assert line[4:6] == ("+0.80", "within chance")

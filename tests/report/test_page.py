@@ -13,7 +13,7 @@ from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import read_records
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.report.evidence import read_evidence
-from holdfast.report.page import Comparison, option_differences, render
+from holdfast.report.page import Comparison, near_one, option_differences, render
 from holdfast.report.plots.curve import Reported
 
 from .conftest import write_audit
@@ -204,3 +204,24 @@ def test_damaged_files_are_named(make_run: MakeRun, name: str, content: str | No
         (folder / name).write_text(content)
     with pytest.raises(CheckpointError, match=re.escape(message)):
         read_evidence(folder)
+
+
+def test_the_best_run_is_bold_also_beside_a_better_publication(make_run: MakeRun) -> None:
+    runs = [read_evidence(make_run("a", lr=0.1)), read_evidence(make_run("b", lr=0.5))]
+    paper = Reported("paper", dict.fromkeys(("standard", "36/255", "72/255", "108/255"), 100.0))
+    page = render(runs, {"a": Comparison(paper)})
+    assert page.count('class="number best"') == 8  # equal runs: both, in four columns
+
+
+def test_measured_certificates_are_not_called_proved_in_the_sentence(make_run: MakeRun) -> None:
+    folder = make_run()
+    header, *rows = (folder / "certificates.jsonl").read_text().splitlines()
+    measured = json.dumps(json.loads(header) | {"precision": "float32"})
+    (folder / "certificates.jsonl").write_text("\n".join([measured, *rows]) + "\n")
+    sentence = read_evidence(folder).sentence
+    assert "it is certified (rounding measured) that" in sentence
+    assert "proved" not in sentence
+
+
+def test_constants_that_are_not_close_to_one_are_printed_whole() -> None:
+    assert (near_one(1.005), near_one(1.02)) == ("1 + 5.0e-03", "1.02")

@@ -108,3 +108,7 @@ def test_only_what_decides_the_weights_counts_as_a_change():
 def test_every_option_is_documented():
     for field in fields(TrainConfig):
         assert f"        {field.name}: " in (TrainConfig.__doc__ or "")
+
+
+def test_how_often_is_evaluated_decides_which_model_is_best():
+    assert TrainConfig().changes(TrainConfig(eval_every=2)) == ["eval_every: 1 -> 2"]

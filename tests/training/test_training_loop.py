@@ -1,11 +1,13 @@
 import json
 import os
 import signal
+from statistics import fmean
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from holdfast.certify.curve import RADII
 from holdfast.certify.exact import network_hash
 from holdfast.certify.records import read_records
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
@@ -373,3 +375,31 @@ def test_tensorboard_events_are_written(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the extra 'log'")
     train(with_options(tensorboard=True, epochs=1), tmp_path)
     assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_of_equal_models_the_first_is_the_best(tmp_path, monkeypatch):
+    same = {"label": "x", "images": 1, "standard": 0.5, "certified": dict.fromkeys(RADII, 0.25)}
+    monkeypatch.setattr(loop, "held_out_accuracy", lambda *_: dict(same))
+    assert train(with_options(), tmp_path / "run").best["step"] == 5
+
+
+class Losses(Silent):
+    def __init__(self):
+        self.seen = []
+
+    def advance(self, *, step, loss):
+        self.seen.append(loss)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_of_its_steps(tmp_path):
+    heard = Losses()
+    train(with_options(), tmp_path / "run", progress=heard)
+    found = [record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "epoch"]
+    assert found == pytest.approx([fmean(heard.seen[k : k + 5]) for k in (0, 5, 10)])
+
+
+def test_time_before_an_interruption_counts(tmp_path):
+    with pytest.raises(Interrupted):
+        train(with_options(), tmp_path / "run", progress=StopAt(14))
+    before = read_checkpoint(tmp_path / "run").position.elapsed
+    assert train(with_options(), tmp_path / "run", resume=True).elapsed > before
