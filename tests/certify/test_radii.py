@@ -14,8 +14,8 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify import certified_curve, certify_logits, layer_estimates
-from holdfast.certify.curve import shown
-from holdfast.certify.radii import LARGEST_RADIUS
+from holdfast.certify.curve import shown, shown_bound
+from holdfast.certify.radii import LARGEST_RADIUS, full_precision
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
@@ -417,3 +417,27 @@ def test_the_division_rounds_down_with_a_slack() -> None:
     )
     exact = (Fraction(margin) - Fraction(other) - Fraction(slack)) / Fraction(distance) / Fraction(lipschitz)
     assert Fraction(found.radius.item()) < exact
+
+
+def test_threads_leave_the_precision_as_the_first_found_it() -> None:
+    switch = torch.backends.mkldnn.matmul
+    before = switch.fp32_precision
+    device = torch.device("cpu")
+    try:
+        switch.fp32_precision = "bf16"
+        first, second = full_precision(device), full_precision(device)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert switch.fp32_precision == "ieee", "the second is not done yet"
+        second.__exit__(None, None, None)
+        assert switch.fp32_precision == "bf16"
+    finally:
+        switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("digits", [2, 5, 9])
+def test_bounds_are_printed_rounded_up(digits: int) -> None:
+    for bound in (0.5 + 4 * torch.rand(50, dtype=torch.float64)).tolist():
+        printed = Fraction(shown_bound(bound, digits))
+        assert 0 <= printed - Fraction(bound) < Fraction(10) ** (2 - digits)

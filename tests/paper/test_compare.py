@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.errors import CheckpointError
-from holdfast.paper.budget import Budget
+from holdfast.paper.budget import Budget, budget_label
 from holdfast.paper.compare import HELD_OUT, LAST, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
 from holdfast.paper.measure import Revised, Run, finished_runs, read_run
 from holdfast.paper.render import Sheet
@@ -171,3 +172,13 @@ def test_the_baseline_has_no_increase_over_itself(write_run: WriteRun) -> None:
     root = write_run("cifar10-main", "5-soc-maxmin", (60.0, 40.0, 20.0, 10.0)).parent
     sheet = sheet_of("cifar10-main", ["5-soc-maxmin"], root)
     assert [line[7] for line in sheet.lines if line[2] == "measured"] == [""]
+
+
+@pytest.mark.parametrize(
+    "change", [{"warmup": 0.3}, {"held_out": 1000}, {"eval_every": 3}, {"image_size": 16}, {"crop": 1}]
+)
+def test_budgets_that_differ_have_different_names(change: dict[str, Any]) -> None:
+    network = tables()["cifar10-main"].rows[0].network
+    for budget in (Budget(), Budget(epochs=5)):
+        config = budget.config(network, seed=0)
+        assert budget_label(config) != budget_label(replace(config, **change))

@@ -224,4 +224,4 @@ def test_measured_certificates_are_not_called_proved_in_the_sentence(make_run: M
 
 
 def test_constants_that_are_not_close_to_one_are_printed_whole() -> None:
-    assert (near_one(1.005), near_one(1.02)) == ("1 + 5.0e-03", "1.02")
+    assert (near_one(1.005), near_one(1.0625)) == ("1 + 5.0e-03", "1.0625")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,17 @@ def shown(radius: float, digits: int = 4) -> str:
     if not math.isfinite(radius):
         return str(radius)
     return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
+
+
+def shown_bound(bound: float, digits: int = 9) -> str:
+    """An upper bound for people, to so many significant digits, rounded up for the same reason.
+
+    >>> shown_bound(3.9888313209), shown_bound(1.0000001, 3), shown_bound(1.0)
+    ('3.98883133', '1.01', '1')
+    """
+    if not math.isfinite(bound):
+        return str(bound)
+    return str(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(bound)))
 
 
 class Certified(Protocol):
@@ -112,7 +123,7 @@ def certified_curve(certificates: Certified, labels: "Tensor | npt.ArrayLike") -
     labels = _check_labels(certificates, labels)
     correct = certificates.prediction.cpu() == labels
     radii = certificates.radius.cpu().double()[correct].sort().values
-    remaining = torch.arange(len(radii), 0, -1, dtype=torch.float64)
+    remaining = torch.arange(len(radii), 0, -1, dtype=torch.float64, device="cpu")
     return radii, remaining / len(labels)
 
 
@@ -144,7 +155,7 @@ def radius_from_l1(l1_radius: float, dimension: int) -> float:
 
 def _check_labels(certificates: Certified, labels: "Tensor | npt.ArrayLike") -> Tensor:
     try:
-        found = torch.as_tensor(labels).cpu()
+        found = torch.as_tensor(labels, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         found = None
     integers = found is not None and found.dtype != torch.bool and not found.is_floating_point()

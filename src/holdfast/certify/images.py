@@ -86,7 +86,7 @@ def _stacked(batch: list[Tensor], expected: Shape | None) -> Tensor:
     if not batch:
         if expected is None:
             raise ArgumentError("images: expected at least one image, got an empty list")
-        return torch.empty(0, *expected)
+        return torch.empty(0, *expected, device="cpu")
     first = batch[0]
     for place, image in enumerate(batch):
         if image.shape != first.shape or image.dtype != first.dtype:

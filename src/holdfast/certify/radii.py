@@ -1,6 +1,7 @@
 """Certificates: model and images to predictions and the radii within which they cannot change."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -197,8 +198,10 @@ def _forward(
     network: ExactNetwork, head: ConstantHead, images: Tensor, device: torch.device, batch_size: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits (N, K) and the norms (N,) of what enters each layer and the head, in float64 on the CPU."""
-    logits = torch.empty(len(images), head.num_classes, dtype=torch.float64)
-    norms = [torch.empty(len(images), dtype=torch.float64) for _ in range(len(network.layers) + 1)]
+    logits = torch.empty(len(images), head.num_classes, dtype=torch.float64, device="cpu")
+    norms = [
+        torch.empty(len(images), dtype=torch.float64, device="cpu") for _ in range(len(network.layers) + 1)
+    ]
     for start in range(0, len(images), batch_size):
         span = slice(start, start + batch_size)
         x = images[span].to(device, head.weight.dtype)
@@ -241,17 +244,30 @@ def _measured_slack(network: ExactNetwork, images: Tensor, logits: Tensor, devic
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast, and no reduced precision inside float32 products (TF32, bfloat16), whatever is set."""
+    """No autocast, and no reduced precision inside float32 products (TF32, bfloat16), whatever is set.
+
+    The switches are the process's own: with several threads the first one in sets them, the last one out puts
+    them back.
+    """
     switches = _precision_switches()
-    before = [read() for read, _, _ in switches]
-    try:
+    with _SWITCHES:
+        _inside.append([read() for read, _, _ in switches] if not _inside else _inside[0])
         for _, write, plain in switches:
             write(plain)
+    try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        for (_, write, _), value in zip(switches, before, strict=True):
-            write(value)
+        with _SWITCHES:
+            before = _inside.pop()
+            if not _inside:
+                for (_, write, _), value in zip(switches, before, strict=True):
+                    write(value)
+
+
+_SWITCHES = threading.Lock()
+_inside: list[list[Any]] = []
+"""One entry per `full_precision` that is entered: what was set before the first of them."""
 
 
 def _precision_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None], Any]]:

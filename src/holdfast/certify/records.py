@@ -174,10 +174,13 @@ def read_records(folder: Path) -> Records:
             raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
         rows = [json.loads(line) for line in lines]
         whole = {
-            k: torch.tensor([row[k] for row in rows]) for k in ("index", "label", "prediction", "runner_up")
+            k: torch.tensor([row[k] for row in rows], device="cpu")
+            for k in ("index", "label", "prediction", "runner_up")
         }
         real = {
-            k: torch.tensor([math.inf if row[k] is None else row[k] for row in rows], dtype=torch.float64)
+            k: torch.tensor(
+                [math.inf if row[k] is None else row[k] for row in rows], dtype=torch.float64, device="cpu"
+            )
             for k in ("margin", "rounding", "radius")
         }
         if bool((~real["radius"].isfinite() & (whole["runner_up"] >= 0)).any()):

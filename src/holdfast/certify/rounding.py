@@ -376,7 +376,9 @@ def head_error(
     # Squares of entries below 2^-511 vanish: their part of the norm is added.
     rows = torch.linalg.vector_norm(weight, dim=1) + math.sqrt(weight.shape[1]) * 2.0**-510
     bias = (
-        torch.zeros(len(rows), dtype=torch.float64) if head.bias is None else head.bias.double().cpu().abs()
+        torch.zeros(len(rows), dtype=torch.float64, device="cpu")
+        if head.bias is None
+        else head.bias.double().cpu().abs()
     )
     own = gamma(weight.shape[1] + 4) * (size[:, None] * rows + bias) + TINY
     pairs = own + own.gather(1, prediction[:, None])

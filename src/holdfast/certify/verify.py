@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.certify.exact import exact_network, network_hash
 from holdfast.certify.independent import Array, NumpyNetwork, read_network
 from holdfast.certify.radii import LARGEST_RADIUS, PRECISIONS
-from holdfast.certify.records import FILE
+from holdfast.certify.records import FILE, FORMAT
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.models.storage import load
@@ -245,6 +245,8 @@ def _read(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
             raise ValueError("expected one line per image with " + ", ".join(sorted(needed)))
         if not {"weights_sha256", "lipschitz", "precision"} <= header.keys():
             raise ValueError("expected a first line with weights_sha256, lipschitz and precision")
+        if header.get("format", FORMAT) != FORMAT:
+            raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
         if header["precision"] not in PRECISIONS:
             raise ValueError(
                 f"expected a precision of {' or '.join(PRECISIONS)}, got {header['precision']!r}"

@@ -170,7 +170,7 @@ def write_everything(
 
 def show(evidence: "Evidence", folder: Path) -> None:
     """The result for people."""
-    from holdfast.certify.curve import RADII, shown
+    from holdfast.certify.curve import RADII, shown, shown_bound
 
     accuracy = evidence.outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
@@ -189,7 +189,7 @@ def show(evidence: "Evidence", folder: Path) -> None:
     )
     say(
         "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
-        f"{evidence.proof}; Lipschitz bound {evidence.lipschitz:.9g}"
+        f"{evidence.proof}; Lipschitz bound {shown_bound(evidence.lipschitz)}"
     )
     say(f"Records: {folder / 'certificates.jsonl'}")
     say(f"Report:  {folder / 'report.html'}")

@@ -33,6 +33,7 @@ def export(
     """Write the frozen network as ONNX in plain operators, with what certifies its predictions again."""
     source = find_network(named, zoo, weights)
 
+    from holdfast.certify.curve import shown_bound
     from holdfast.export import export_onnx
     from holdfast.models.storage import load
 
@@ -54,7 +55,10 @@ def export(
         f"{written.path}: {written.size / 1e6:.1f} MB, plain operators, batches of any length of images "
         f"{network.config.input_shape}"
     )
-    say(f"Proved Lipschitz bound {written.lipschitz:.9g}, stored in it with the distances between classes")
+    say(
+        f"Proved Lipschitz bound {shown_bound(written.lipschitz)}, stored in it with the distances between "
+        "classes"
+    )
     say(f"Its float32 logits differ from float64 by at most {written.difference:.1e} on trial images")
     say(f'Certify with it: hf.export.load("{written.path}").certify(images), measured and not proved')
 

@@ -38,6 +38,7 @@ def verify(
     The Lipschitz constant that they rest on is proved again, and all labels are held against the data. Exits
     with 1 if something does not agree.
     """
+    from holdfast.certify.curve import shown_bound
     from holdfast.certify.records import FILE, read_records
     from holdfast.certify.verify import verify as check
     from holdfast.data import load
@@ -79,8 +80,9 @@ def verify(
         say(
             f"{len(found.checked)} of {len(written.outcomes):,} certificates derived again in numpy: all "
             f"agree. Margins differ by at most {found.margin_difference:.1e}. Between these images distances "
-            f"grow at most {found.gain:.4f}-fold; {found.lipschitz:.4f} is proved, once more. The records "
-            f"speak of {len(written.outcomes):,} of the {len(images):,} test images, with their true labels."
+            f"grow at most {found.gain:.4f}-fold; {shown_bound(found.lipschitz, 5)} is proved, once more. "
+            f"The records speak of {len(written.outcomes):,} of the {len(images):,} test images, with their "
+            "true labels."
         )
 
 

@@ -62,6 +62,8 @@ def show_zoo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
+    from holdfast.certify.curve import shown, shown_bound
+
     known = networks()
     file = known[choose("zoo", name, known)]
     card = _card(file)
@@ -80,8 +82,8 @@ def show_zoo(
         *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
         *([["the paper", " / ".join(f"{number}%" for number in card["paper"])]] if card["paper"] else []),
         ["before rounding to bfloat16", " / ".join(_shares(card["before_rounding"]))],
-        ["median radius", f"{card['median_radius']:.4f}, a wrong prediction counting as 0"],
-        ["proved Lipschitz constant", f"{card['lipschitz']:.6f} from pixels to features"],
+        ["median radius", f"{shown(card['median_radius'])}, a wrong prediction counting as 0"],
+        ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
         ["arithmetic", f"{card['precision']}, rounding included"],
         ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
         ["", f"{training['hours']:.1f} hours ({training['cpu']}, threads: {training['threads']})"],

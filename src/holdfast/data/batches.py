@@ -85,7 +85,9 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         count = len(self.dataset)
         order = (
-            permutation(count, Stream.ORDER, self.seed, self.epoch) if self.shuffle else torch.arange(count)
+            permutation(count, Stream.ORDER, self.seed, self.epoch)
+            if self.shuffle
+            else torch.arange(count, device="cpu")
         )
         order = order.to(self.dataset.images.device)
         for step in range(self.start_step, self.steps_per_epoch):

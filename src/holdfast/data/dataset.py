@@ -91,7 +91,7 @@ class Dataset:
         Raises:
             ArgumentError: the indices are no flat list of integers from 0 to len - 1.
         """
-        chosen = torch.as_tensor(indices)
+        chosen = torch.as_tensor(indices, device="cpu")
         if chosen.numel() == 0:
             chosen = chosen.long()
         if chosen.ndim != 1 or chosen.dtype not in (torch.int64, torch.int32):

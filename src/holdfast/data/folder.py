@@ -99,7 +99,7 @@ def _image_files(root: Path) -> dict[str, list[Path]]:
 def _flat(by_class: dict[str, list[Path]]) -> tuple[list[Path], torch.Tensor]:
     files = [file for images in by_class.values() for file in images]
     numbers = [number for number, images in enumerate(by_class.values()) for _ in images]
-    return files, torch.tensor(numbers, dtype=torch.int64)
+    return files, torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 def _read_all(files: list[Path], image_size: int | None) -> torch.Tensor:

@@ -58,7 +58,7 @@ class OnnxClassifier:
         batch = self._batch(images)
         single = batch.float()
         logits = torch.from_numpy(run(self._session, single.numpy()))
-        slack = torch.full(logits.shape, self.metadata.rounding, dtype=torch.float64)
+        slack = torch.full(logits.shape, self.metadata.rounding, dtype=torch.float64, device="cpu")
         found = certify_logits(
             logits, torch.from_numpy(self.metadata.distances), self.metadata.lipschitz, slack, "float32"
         )

@@ -94,7 +94,7 @@ def _spectral(layer: SpectralConv2d, graph: Graph, x: str, shape: Shape) -> str:
         turned = graph.add("MatMul", [graph.numbers(matrices.imag), parts])
         # i (a + ib) = -b + ia: the parts change places, and the new first one its sign.
         swapped = graph.add("Gather", [turned, graph.integers([1, 0])], {"axis": 0})
-        signs = graph.numbers(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1))
+        signs = graph.numbers(torch.tensor([-1.0, 1.0], device="cpu").view(2, 1, 1, 1))
         real = graph.add("Add", [real, graph.add("Mul", [swapped, signs])])
     y = graph.add("Transpose", [real], {"perm": [3, 2, 0, 1]})
     y = graph.add("MatMul", [graph.reshape(y, [outputs, 2 * frequencies]), graph.numbers(back)])
@@ -105,10 +105,10 @@ def _spectral(layer: SpectralConv2d, graph: Graph, x: str, shape: Shape) -> str:
 def _fourier(height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices of `rfft2`, (H W, 2F), and of `irfft2`, (2F, H W), on pairs (real parts, imaginary parts)."""
     half = width // 2 + 1
-    pixels = torch.eye(height * width, dtype=torch.float64).view(-1, height, width)
+    pixels = torch.eye(height * width, dtype=torch.float64, device="cpu").view(-1, height, width)
     forward = torch.fft.rfft2(pixels).flatten(1)
     there = torch.cat([forward.real, forward.imag], dim=1)
-    units = torch.eye(height * half, dtype=torch.float64).view(-1, height, half)
+    units = torch.eye(height * half, dtype=torch.float64, device="cpu").view(-1, height, half)
     zeros = torch.zeros_like(units)
     both = [torch.complex(units, zeros), torch.complex(zeros, units)]
     back = torch.cat([torch.fft.irfft2(part, s=(height, width)).flatten(1) for part in both])

@@ -180,7 +180,7 @@ def _is_channels_last(z: Tensor) -> bool:
 @cache
 def quarter_turn(dtype: torch.dtype) -> float:
     """Half of pi as stored in `dtype`."""
-    return float(torch.tensor(math.pi / 2, dtype=dtype))
+    return float(torch.tensor(math.pi / 2, dtype=dtype, device="cpu"))
 
 
 def deviation(theta: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ class _Tables(NamedTuple):
 @lru_cache(maxsize=8)
 def _tables(dtype: torch.dtype, device: torch.device) -> _Tables:
     # Along one axis the parts are s, 1, 0, and their products reach both pixels, the first, the second.
-    analysis = torch.tensor([[1, 1], [0, 1], [1, 0]])
-    synthesis = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    analysis = torch.tensor([[1, 1], [0, 1], [1, 0]], device="cpu")
+    synthesis = torch.tensor([[1, 1, 0], [1, 0, 1]], device="cpu")
     order = [0, 1, 3, 4, 5, 2, 6, 8, 7]
     both_axes = torch.kron(analysis, analysis)[order], torch.kron(synthesis, synthesis)[:, order]
     tables = (*both_axes, both_axes[0] @ both_axes[1])

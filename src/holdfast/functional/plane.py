@@ -28,7 +28,9 @@ class Cone:
     @property
     def kind(self) -> str:
         """What an isometry does there: "same" leaves points where they are, "turned" or "reflected"."""
-        if torch.allclose(self.jacobian, torch.eye(2, dtype=self.jacobian.dtype), atol=1e-6):
+        if torch.allclose(
+            self.jacobian, torch.eye(2, dtype=self.jacobian.dtype, device=self.jacobian.device), atol=1e-6
+        ):
             return "same"
         return "turned" if float(torch.linalg.det(self.jacobian)) > 0 else "reflected"
 
@@ -48,7 +50,7 @@ def linear_cones(function: PlaneMap) -> list[Cone]:
     enclose it, which is exact to 2 pi / CIRCLE_POINTS.
     """
     step = 2 * math.pi / CIRCLE_POINTS
-    angles = (torch.arange(CIRCLE_POINTS, dtype=torch.float64) + 0.5) * step
+    angles = (torch.arange(CIRCLE_POINTS, dtype=torch.float64, device="cpu") + 0.5) * step
     found = jacobians(function, torch.stack([angles.cos(), angles.sin()], dim=1))
     # Two Jacobians of one cone differ by rounding, those of neighbours by a reflection, of norm 2.
     changes = (found - found.roll(1, dims=0)).abs().amax(dim=(1, 2)) > 1e-6

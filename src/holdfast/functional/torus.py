@@ -80,7 +80,7 @@ def _waves(
     # Phases are 2 pi (k y / rows + j x / columns), reduced to one turn in whole numbers.
     whole = rows * columns
     turns = [[(k * y * columns + j * x * rows) % whole for y, x in places] for k, j in frequencies]
-    phases = torch.tensor(turns, dtype=torch.float64) * (2 * math.pi / whole)
+    phases = torch.tensor(turns, dtype=torch.float64, device="cpu") * (2 * math.pi / whole)
     return torch.cat([phases.cos(), phases[mirrored:].sin()])
 
 

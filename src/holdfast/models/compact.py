@@ -20,7 +20,7 @@ def compact(model: nn.Module) -> dict[str, Tensor]:
     for prefix, layer in _soc_layers(model):
         weight = tensors.pop(f"{prefix}weight")
         del tensors[f"{prefix}vector"]
-        upper = torch.triu_indices(layer.channels, layer.channels, offset=1)
+        upper = torch.triu_indices(layer.channels, layer.channels, offset=1, device="cpu")
         skew = (weight[0] - weight[0].T) / 2
         tensors[prefix + CENTRE] = skew[tuple(upper)].to(torch.bfloat16)
         tensors[prefix + TAPS] = weight[1:].to(torch.bfloat16)
@@ -41,7 +41,7 @@ def expand(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         c = layer.channels
         try:
             centre, taps = state.pop(prefix + CENTRE), state.pop(prefix + TAPS)
-            upper = torch.triu_indices(c, c, offset=1)
+            upper = torch.triu_indices(c, c, offset=1, device="cpu")
             matrix = taps.new_zeros(c, c)
             matrix[tuple(upper)] = centre
             state[f"{prefix}weight"] = torch.cat([(matrix - matrix.T)[None], taps])

@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
     file = _locate(path)
     header, tensors = _read(file)
     config = _config(file, header)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         try:
             model = lipconvnet(**dataclasses.asdict(config))
         except ArgumentError as error:

@@ -70,7 +70,7 @@ class FrozenSeries(FrozenConv2d):
     def _polynomial(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
         size = tuple(x.shape[2:])
         operator = self.cache.get((self.kernel,), lambda: SkewOperator(self._taps(), *size), size)
-        return operator.series(x, coefficients, torch.ones(()), keep)
+        return operator.series(x, coefficients, torch.ones((), device="cpu"), keep)
 
     def _taps(self) -> Tensor:
         if not torch.equal(transpose_kernel(self.kernel), -self.kernel):
@@ -128,7 +128,7 @@ class FrozenMatrix(LipschitzModule):
         for start in range(0, prod(shape), chunk):
             count = min(chunk, prod(shape) - start)
             basis = layer.kernel.new_zeros(count, prod(shape))
-            basis[torch.arange(count), torch.arange(start, start + count)] = 1
+            basis[range(count), range(start, start + count)] = 1
             images.append(function(basis.view(count, *shape)).flatten(1))
         matrix = torch.cat(images)
         matrix = matrix.T.contiguous() if inputs <= outputs else matrix

@@ -164,7 +164,7 @@ class SOC(OrthogonalConv2d):
         """A itself, its factor multiplied into the taps: powers of a large or small factor could overflow."""
         scaled = self._scaled_operator(height, width, self.weight.dtype)
         taps = (scaled.operator.taps * scaled.scale).to(dtype)
-        return _Scaled(SkewOperator(taps, height, width), torch.ones(()), None)
+        return _Scaled(SkewOperator(taps, height, width), torch.ones((), device="cpu"), None)
 
     def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
         """The same with few power iterations from where the last step ended, and many at the first step."""

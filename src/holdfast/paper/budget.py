@@ -105,12 +105,17 @@ def budget_label(config: TrainConfig) -> str:
     >>> budget_label(Budget(epochs=5, width=16).config(network, seed=0))
     '5 epochs, width 16, step schedule'
     """
+    plain = TrainConfig()
+    apart = []
+    if config.held_out != plain.held_out:
+        apart.append(f"{config.held_out} held out")
+    if config.eval_every != plain.eval_every:
+        apart.append(f"evaluated every {config.eval_every} epochs")
     if is_paper_budget(config):
-        return "the paper's (200 epochs, width 32)"
+        return ", ".join(["the paper's (200 epochs, width 32)", *apart])
     number, unit = (config.epochs, "epoch") if config.minutes is None else (config.minutes, "minute")
     length = f"{number:g} {unit}{'s' * (number != 1)}"
     parts = [length, f"width {config.width}", f"{config.schedule} schedule"]
-    plain = TrainConfig()
     if config.lr != PAPER.lr:
         parts.append(f"lr {config.lr:g}")
     if config.conv == "soc" and config.series != PAPER.series:
@@ -129,6 +134,10 @@ def budget_label(config: TrainConfig) -> str:
         parts.append(f"augmentation {config.augment}")
     if config.crop is not None:
         parts.append(f"crops padded by {config.crop}" if config.crop else "no crops")
+    if config.image_size != plain.image_size:
+        parts.append(f"images of {config.image_size} pixels")
+    if config.warmup != plain.warmup:
+        parts.append(f"warmup {config.warmup:g}")
     if config.precision != plain.precision:
         parts.append(config.precision)
-    return ", ".join(parts)
+    return ", ".join(parts + apart)

@@ -4,15 +4,14 @@ import csv
 import gzip
 import io
 import json
-import math
 import shlex
 import shutil
-from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.certify.curve import shown
 from holdfast.certify.outcomes import Outcomes
 from holdfast.certify.records import FILE, read_records
 from holdfast.errors import ArgumentError, CheckpointError
@@ -25,8 +24,8 @@ from holdfast.training.run_folder import CONFIG
 from holdfast.training.summary import SUMMARY
 
 CERTIFICATES = "certificates.csv.gz"
-STEP = Decimal("0.000001")
-"""Radii are kept to this step."""
+DECIMALS = 6
+"""Of the radii that are kept."""
 
 
 def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
@@ -126,17 +125,6 @@ def _compact(folder: Path) -> bytes:
     rows.writerow(("label", "prediction", "runner_up", "radius"))
     columns = (outcomes.label, outcomes.prediction, outcomes.runner_up, outcomes.radius)
     for label, prediction, runner_up, radius in zip(*(c.tolist() for c in columns), strict=True):
-        rows.writerow((label, prediction, runner_up, _down(radius)))
+        rows.writerow((label, prediction, runner_up, shown(radius, DECIMALS)))
     # No time stamp: equal certificates are equal files.
     return gzip.compress(text.getvalue().encode(), mtime=0)
-
-
-def _down(radius: float) -> str:
-    """The radius with few decimals, never more than it is.
-
-    >>> _down(0.12345678), _down(0.0), _down(float("inf"))
-    ('0.123456', '0.000000', 'inf')
-    """
-    if math.isinf(radius):
-        return "inf"
-    return str(Decimal(radius).quantize(STEP, rounding=ROUND_FLOOR))

@@ -9,7 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from holdfast.certify.bound_file import LayerBound
-from holdfast.certify.curve import RADII, shown
+from holdfast.certify.curve import RADII, shown, shown_bound
 from holdfast.errors import ArgumentError
 from holdfast.report.evidence import Evidence
 from holdfast.report.figures import Picture, comparison_pictures, run_pictures
@@ -143,15 +143,17 @@ def _bound_rows(layers: Sequence[LayerBound]) -> list[BoundRow]:
 
 
 def near_one(bound: float) -> str:
-    """A Lipschitz constant in print; what is close to 1 as its distance to it.
+    """A Lipschitz constant in print, rounded up; what is close to 1 as its distance to it.
 
     >>> near_one(1.0), near_one(1 + 2e-7), near_one(1 - 3e-5), near_one(3.98883)
-    ('exactly 1', '1 + 2.0e-07', '1 − 3.0e-05', '3.98883')
+    ('exactly 1', '1 + 2.0e-07', '1 − 2.9e-05', '3.98884')
     """
-    excess = bound - 1
+    excess = bound - 1  # exact near 1
     if excess == 0:
         return "exactly 1"
-    return f"{bound:.6g}" if abs(excess) > 0.01 else f"1 {'+' if excess > 0 else '−'} {abs(excess):.1e}"
+    if abs(excess) > 0.01:
+        return shown_bound(bound, 6)
+    return f"1 {'+' if excess > 0 else '−'} {abs(float(shown_bound(excess, 2))):.1e}"
 
 
 def _svgs(pictures: Mapping[str, Picture]) -> dict[str, Markup]:
@@ -167,7 +169,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = shown
+    environment.filters |= {"shown": shown, "shown_bound": shown_bound}
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     return environment
 

@@ -71,15 +71,17 @@ def make_fabric(config: TrainConfig) -> "Fabric":
 
 def on_rank_zero(fabric: "Fabric", work: Callable[[], None]) -> None:
     """Do `work` in the first process; the others wait, and fail with the same error if it fails."""
-    failure: HoldfastError | None = None
+    failure: Exception | None = None
     if fabric.global_rank == 0:
         try:
             work()
         except HoldfastError as error:
             failure = error
         except OSError as error:
-            failure = CheckpointError(f"cannot write the run: {error}; mend it and go on with --resume")
-    message = fabric.broadcast("" if failure is None else str(failure))
+            failure = CheckpointError(f"cannot write the run: {error}; repair that and go on with --resume")
+        except Exception as error:  # or the others would wait for a day
+            failure = error
+    message = fabric.broadcast("" if failure is None else f"{failure}" or type(failure).__name__)
     if failure is not None:
         raise failure
     if message:

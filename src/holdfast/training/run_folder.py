@@ -45,8 +45,11 @@ def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) 
     described = environment(step)
     if step is not None and (out / ENVIRONMENT).exists():
         # The command that made the run stays; the one that went on with it stands beside it.
-        first = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))
-        described |= {"command": first["command"], "resumed_by": described["command"]}
+        try:
+            first = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))["command"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{out / ENVIRONMENT} is damaged ({error}); remove it to go on") from error
+        described |= {"command": first, "resumed_by": described["command"]}
     write_atomically(out / ENVIRONMENT, (json.dumps(described, indent=2) + "\n").encode())
     write_atomically(out / CONFIG, config.to_toml().encode())
 
