@@ -65,5 +65,5 @@ def test_every_image_passes_once() -> None:
 
 
 def test_fewer_images_than_a_batch_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="images: expected at least one batch of 128, got 5"):
+    with pytest.raises(ArgumentError, match="count: expected at least one batch of 128 images, got 5"):
         time_networks((), tmp_path, images=5)
