@@ -50,6 +50,19 @@ def choose(kind: str, name: object, known: Iterable[str]) -> str:
     raise ArgumentError(f"{kind}: expected one of {', '.join(names)}, got {name!r}{hint}")
 
 
+def check_positive(**integers: object) -> None:
+    """Raise an ArgumentError that names the first of the arguments that is no positive integer.
+
+    >>> check_positive(width=16, depth=0)
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.ArgumentError: depth: expected a positive integer, got 0
+    """
+    for name, value in integers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+
+
 def not_installed(argument: str, package: str, extra: str) -> ArgumentError:
     """The error of a feature whose package is missing, and what to type."""
     return ArgumentError(

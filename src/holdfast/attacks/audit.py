@@ -30,7 +30,7 @@ from holdfast.certify.curve import Certified
 from holdfast.certify.exact import network_hash
 from holdfast.certify.images import as_batch
 from holdfast.certify.radii import certify, check_images
-from holdfast.errors import ArgumentError, choose
+from holdfast.errors import ArgumentError, check_positive, choose
 from holdfast.nn.walk import built_for, unwrap
 
 if TYPE_CHECKING:
@@ -280,8 +280,7 @@ def check_plan(attacks: Sequence[str], batch_size: int) -> None:
         choose("attacks", name, ATTACKS)
     if any(name.startswith("foolbox-") for name in attacks):
         foolbox_attacks.import_foolbox()
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise ArgumentError(f"batch_size: expected a positive integer, got {batch_size!r}")
+    check_positive(batch_size=batch_size)
 
 
 def _check_claims(images: Tensor, prediction: Tensor, radius: Tensor) -> None:

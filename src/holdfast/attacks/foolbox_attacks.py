@@ -21,7 +21,7 @@ BOUND = 16.0
 
 
 def import_foolbox() -> ModuleType:
-    """Import foolbox when an attack of its is asked for.
+    """Import foolbox, once one of its attacks is asked for.
 
     Raises:
         ArgumentError: it is not installed.

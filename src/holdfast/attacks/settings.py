@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, check_positive
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,7 @@ class AttackSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "restarts", "targets"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        check_positive(steps=self.steps, restarts=self.restarts, targets=self.targets)
         if not 0 < self.inside < 1:
             raise ArgumentError(
                 f"inside: expected a share of the radius between 0 and 1, got {self.inside!r}"

@@ -14,7 +14,7 @@ BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#5f5f5f"
 
 def plot(path: Path) -> Path:
     """Draw what `speed.json` holds and save it beside the file, as speed.png."""
-    data: dict[str, Any] = json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     curves = data["scaling"]
     figure = Figure(figsize=(11, 3.6) if curves else (6, 3.6), layout="constrained")
     axes = figure.subplots(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, check_positive
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -140,8 +140,7 @@ def radius_from_l1(l1_radius: float, dimension: int) -> float:
     >>> round(radius_from_l1(4, 3 * 32 * 32), 4)
     0.0722
     """
-    if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension < 1:
-        raise ArgumentError(f"dimension: expected a positive integer, got {dimension!r}")
+    check_positive(dimension=dimension)
     if not l1_radius >= 0:
         raise ArgumentError(f"l1_radius: expected a number of at least 0, got {l1_radius!r}")
     if math.isinf(l1_radius):

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError
+from holdfast.errors import check_positive
 from holdfast.nn.lipschitz import LipschitzModule, Shape
 from holdfast.nn.walk import device_of, input_shape_of, placed_layers, unwrap
 
@@ -34,8 +34,7 @@ def layer_estimates(
     model: nn.Module, input_shape: Shape | None = None, *, iterations: int = 50
 ) -> dict[str, float]:
     """Estimated Lipschitz constant of every layer as it runs in evaluation, in float64, by path."""
-    if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
-        raise ArgumentError(f"iterations: expected a positive integer, got {iterations!r}")
+    check_positive(iterations=iterations)
     model = unwrap(model)
     shape = input_shape_of(model, input_shape)
     exact = copy.deepcopy(model).double().eval().requires_grad_(False)

@@ -14,7 +14,7 @@ from holdfast.certify.curve import shown
 from holdfast.certify.exact import ExactNetwork, exact_network
 from holdfast.certify.images import as_batch
 from holdfast.certify.rounding import body_error, head_error
-from holdfast.errors import ArgumentError, NotProvedError, choose
+from holdfast.errors import ArgumentError, NotProvedError, check_positive, choose
 from holdfast.nn.heads import ConstantHead
 from holdfast.nn.walk import built_for, device_of, find_head, unwrap_unchanged
 
@@ -101,8 +101,7 @@ def certify(
 
     Paper: Proposition 1.
     """
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ArgumentError(f"batch_size: expected a positive integer, got {batch_size!r}")
+    check_positive(batch_size=batch_size)
     choose("precision", precision, PRECISIONS)
     model = unwrap_unchanged(model)
     images = as_batch(images, built_for(model))

@@ -79,7 +79,7 @@ class KaratsubaOperator:
         return torch.mm(self.tables.analysis, pixels).view(PARTS, n, i)
 
     def apply(self, z: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
-        """Factor * A z + sum of coefficient * map, with all channels."""
+        """Return factor * A z + sum of coefficient * map, with all channels."""
         products = self._products(z, self.channels, factor)
         result = torch.mm(self.tables.both, products.flatten(1)).view_as(products)
         for other, coefficient in added:

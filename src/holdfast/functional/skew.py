@@ -122,7 +122,7 @@ class SkewOperator:
         return x.contiguous(memory_format=torch.channels_last)
 
     def apply(self, x: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
-        """Factor * A x + sum of coefficient * map, with all channels; without gradient."""
+        """Return factor * A x + sum of coefficient * map, with all channels; without gradient."""
         return self.finish(x, self.channels, factor, *added)
 
     @torch.no_grad()
@@ -248,7 +248,7 @@ class SkewOperator:
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
-    """Total += left^T right, without reading a total that is still zero."""
+    """Add left^T right to the total, without reading one that is still zero."""
     if fresh and total.is_contiguous():
         torch.mm(left.T, right, out=total)
     else:

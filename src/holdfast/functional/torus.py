@@ -139,7 +139,7 @@ class TorusOperator:
         return torch.mm(self.basis.analysis, pixels).view(-1, n, i)
 
     def apply(self, z: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
-        """Factor * A z + sum of coefficient * map, with all channels."""
+        """Return factor * A z + sum of coefficient * map, with all channels."""
         n = z.shape[1]
         result = self._product(z, self.channels, factor)
         raw, padding = result.view(-1, n * self.channels), self.basis.padding

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError, choose
+from holdfast.errors import ArgumentError, check_positive, choose
 from holdfast.nn.heads import Head, NormalizedLinear, OrthogonalHead
 from holdfast.nn.lipschitz import ACTIVATIONS, CONVOLUTIONS, OrthogonalConv2d, Shape, is_plain, settings
 from holdfast.nn.normalize import Normalize
@@ -148,15 +148,9 @@ def lipconvnet(
 
     Paper: section "Experiments", table of LipConvnets; the network is that of Singla and Feizi (2021).
     """
-    for name, value in (
-        ("depth", depth),
-        ("num_classes", num_classes),
-        ("width", width),
-        ("image_size", image_size),
-        ("in_channels", in_channels),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+    check_positive(
+        depth=depth, num_classes=num_classes, width=width, image_size=image_size, in_channels=in_channels
+    )
     if depth % MAX_STAGES:
         nearest = max(MAX_STAGES, MAX_STAGES * round(depth / MAX_STAGES))
         raise ArgumentError(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.errors import ArgumentError, NotProvedError, check_positive
 from holdfast.functional import margins
 from holdfast.functional.spectral import matrix_norm_upper_bound
 from holdfast.nn.frozen_circular import FrozenLinear
@@ -28,9 +28,7 @@ class Head(LipschitzModule):
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        check_positive(in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
 
     @abstractmethod

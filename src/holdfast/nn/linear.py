@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError, choose
+from holdfast.errors import ArgumentError, check_positive, choose
 from holdfast.functional.cayley import cayley_transform
 from holdfast.functional.orthogonalize import polar_factor, rotation
 from holdfast.functional.precision import at_least_single, without_autocast
@@ -54,9 +54,7 @@ class OrthogonalLinear(LipschitzModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        check_positive(in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.method = choose("method", method, METHODS)
         self.cache = WeightCache()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError, NotProvedError
+from holdfast.errors import ArgumentError, NotProvedError, check_positive
 
 Shape = tuple[int, ...]
 Value = TypeVar("Value")
@@ -173,9 +173,7 @@ class OrthogonalConv2d(LipschitzModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+        check_positive(in_channels=in_channels, out_channels=out_channels)
         if kernel_size not in self.kernel_sizes:
             sizes = ", ".join(map(str, self.kernel_sizes))
             raise ArgumentError(f"kernel_size: {type(self).__name__} takes {sizes}, got {kernel_size!r}")
