@@ -141,3 +141,8 @@ def budget_label(config: TrainConfig) -> str:
     if config.precision != plain.precision:
         parts.append(config.precision)
     return ", ".join(parts + apart)
+
+
+def budget_without_series(config: TrainConfig) -> str:
+    """The same as a network without SOC layers states it: what BCOP shares with its SOC baseline."""
+    return budget_label(replace(config, conv="bcop"))

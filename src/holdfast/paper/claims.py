@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.paper.budget import budget_label
+from holdfast.paper.budget import budget_label, budget_without_series
 from holdfast.paper.compare import by_network
 from holdfast.paper.measure import Run
 from holdfast.paper.render import Sheet
@@ -126,8 +126,8 @@ def _alike(run: Run, other: Run) -> bool:
     """Whether two runs agree in budget and seed; only two with SOC layers can agree in their series."""
     if run.config.conv == other.config.conv:
         return _order(run) == _order(other)
-    shared = [replace(config, conv="bcop") for config in (run.config, other.config)]
-    return budget_label(shared[0]) == budget_label(shared[1]) and run.config.seed == other.config.seed
+    same = budget_without_series(run.config) == budget_without_series(other.config)
+    return same and run.config.seed == other.config.seed
 
 
 def _reported_gain(better: Network, worse: Network, column: str) -> float | None:

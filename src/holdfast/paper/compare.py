@@ -3,9 +3,8 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from holdfast.paper.budget import PAPER, budget_label, is_paper_budget
+from holdfast.paper.budget import PAPER, budget_label, budget_without_series, is_paper_budget
 from holdfast.paper.measure import Revised, Run, Values, percentages
 from holdfast.paper.render import Line, Sheet
 from holdfast.paper.tables import COLUMNS, Network, Row, Table, tables
@@ -140,18 +139,13 @@ def _baseline_group(
         for other in source.rows
         if other.depth == row.depth and other.method == table.baseline
     )
-    label = _exact if like.config.conv == "soc" else _without_series
-    groups = [g for g in _groups(runs.get(trained_as(network), ())) if label(g[0]) == label(like)]
+    label = budget_label if like.config.conv == "soc" else budget_without_series
+    groups = [
+        group
+        for group in _groups(runs.get(trained_as(network), ()))
+        if label(group[0].config) == label(like.config)
+    ]
     return min(groups, key=lambda group: group[0].config.series != PAPER.series, default=())
-
-
-def _exact(run: Run) -> str:
-    return budget_label(run.config)
-
-
-def _without_series(run: Run) -> str:
-    """Budget of a run as a network without SOC layers states it: what BCOP shares with its SOC baseline."""
-    return budget_label(replace(run.config, conv="bcop"))
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
