@@ -72,6 +72,28 @@ def test_at_the_papers_own_budget_nothing_is_excused(write_run: WriteRun) -> Non
     assert sheet_of("cifar10-main", ["5-hh"], root).notes[1:] == (SELECTED,)
 
 
+@pytest.mark.parametrize(
+    ("table", "row", "sentence"),
+    [
+        (
+            "gamma-selection",
+            "0.10",
+            "LipConvnet-5 0.10, printed as +0.94, but the printed accuracies give +1.12.",
+        ),
+        ("cifar10-lln", "20-soc-no-lln", "printed as 76.90 in cifar10-main and 77.05 in cifar10-lln ("),
+        ("cifar10-main", "20-soc-maxmin", "printed as 76.90 in cifar10-main and 77.05 in cifar10-lln ("),
+    ],
+)
+def test_a_row_that_the_paper_contradicts_says_so_and_no_other_does(
+    table: str, row: str, sentence: str, tmp_path: Path
+) -> None:
+    notes = sheet_of(table, [row], tmp_path).notes
+    (found,) = (note for note in notes if note.startswith("The paper contradicts itself"))
+    assert sentence in found
+    other = sheet_of("cifar10-main", ["5"], tmp_path)
+    assert not any("contradicts" in note for note in other.notes)
+
+
 def test_gamma_selection_is_measured_on_held_out_images(write_run: WriteRun) -> None:
     root = write_run(
         "gamma-selection", "0.25", (1.0, 1.0, 1.0, 1.0), held_out=(70.0, 50.0, 40.0, 25.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from holdfast.paper.budget import PAPER, budget_label, budget_without_series, is_paper_budget
 from holdfast.paper.measure import Revised, Run, Values, percentages
 from holdfast.paper.render import Line, Sheet
-from holdfast.paper.tables import COLUMNS, Network, Row, Table, tables
+from holdfast.paper.tables import COLUMNS, Network, Row, Table, contradictions, tables
 
 OTHER_BUDGET = (
     "Measured at another budget than the paper's (200 epochs, width 32, lr 0.1 with two drops): "
@@ -84,7 +84,11 @@ def compare(
             "Budget",
         ),
         lines=tuple(lines),
-        notes=(*_notes(table, seen, lines), *_deviations(table, seen, revise)),
+        notes=(
+            *_notes(table, seen, lines),
+            *_deviations(table, seen, revise),
+            *(found.sentence() for found in contradictions() if any(found.concerns(table, r) for r in rows)),
+        ),
         folded=("Seed", "Budget"),
     )
 

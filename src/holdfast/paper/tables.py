@@ -106,7 +106,23 @@ class Contradiction:
     note: str
     table: str
     row: tuple[int, str] | None
+    network: str
     tables: tuple[str, ...]
+
+    def concerns(self, table: Table, row: Row) -> bool:
+        """Whether it is about a number that this row prints."""
+        if self.kind == "increase":
+            return (self.table, self.row) == (table.name, (row.depth, row.method))
+        return self.kind == "value" and table.split == "test" and self.network == row.network.key
+
+    def sentence(self) -> str:
+        """For a reader of the table."""
+        if self.kind == "increase":
+            claim = f"printed as {self.printed[0]}, but the printed accuracies give {self.follows}"
+        else:
+            pairs = zip(self.printed, self.tables, strict=True)
+            claim = "printed as " + " and ".join(f"{value} in {table}" for value, table in pairs)
+        return f"The paper contradicts itself: {self.where}, {claim}{f' ({self.note})' if self.note else ''}."
 
 
 def slug(text: str) -> str:
@@ -136,6 +152,7 @@ def contradictions() -> tuple[Contradiction, ...]:
                 note=entry.get("note", ""),
                 table=entry.get("table", ""),
                 row=row,
+                network=entry.get("network", ""),
                 tables=tuple(entry.get("tables", ())),
             )
         )
