@@ -19,5 +19,5 @@ def _same_start() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     assert torch.get_default_dtype() == dtype, "a test changed the default dtype"
-    torch.set_num_threads(threads)  # `holdfast train --threads` sets it for its process
+    torch.set_num_threads(threads)  # `--threads` of the command line is for its whole process
     signal.signal(signal.SIGINT, on_ctrl_c)  # the command line ignores it once it was stopped

@@ -403,3 +403,25 @@ def test_time_before_an_interruption_counts(tmp_path):
         train(with_options(), tmp_path / "run", progress=StopAt(14))
     before = read_checkpoint(tmp_path / "run").position.elapsed
     assert train(with_options(), tmp_path / "run", resume=True).elapsed > before
+
+
+class Watch(Silent):
+    """Remembers how many threads the steps had."""
+
+    def begin(self, *, step, total_steps, steps_per_epoch, batch_size):
+        self.threads = torch.get_num_threads()
+
+
+@pytest.mark.parametrize("variable", ["3", None])
+def test_the_settings_of_the_process_are_as_before(tmp_path, monkeypatch, variable):
+    torch.set_num_threads(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", variable or "")
+    if variable is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    watch = Watch()
+    train(with_options(epochs=1), tmp_path / "run", progress=watch)
+    with pytest.raises(CheckpointError):
+        train(QUICK, tmp_path / "absent", resume=True)
+    assert watch.threads == 1
+    assert torch.get_num_threads() == 2
+    assert os.environ.get("OMP_NUM_THREADS") == variable

@@ -121,6 +121,23 @@ def _check_world_size(processes: int) -> None:
 
 
 @contextmanager
+def restored_settings() -> Iterator[None]:
+    """Put back what training sets for its whole process: torch's threads and cuDNN's choice of kernels."""
+    cudnn = torch.backends.cudnn
+    variable, threads = os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads()
+    deterministic, benchmark = cudnn.deterministic, cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        cudnn.deterministic, cudnn.benchmark = deterministic, benchmark
+        if variable is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        else:
+            os.environ["OMP_NUM_THREADS"] = variable
+
+
+@contextmanager
 def process_group() -> Iterator[None]:
     """Close a process group that is opened inside: at the end of a process its threads may abort it."""
     distributed = torch.distributed

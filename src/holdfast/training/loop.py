@@ -21,7 +21,13 @@ from holdfast.models.storage import save
 from holdfast.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
 from holdfast.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
 from holdfast.training.config import Interval, TrainConfig
-from holdfast.training.devices import make_fabric, on_rank_zero, process_group, sum_over_processes
+from holdfast.training.devices import (
+    make_fabric,
+    on_rank_zero,
+    process_group,
+    restored_settings,
+    sum_over_processes,
+)
 from holdfast.training.evaluation import SELECTION_RADIUS, held_out_accuracy, proved_accuracy
 from holdfast.training.interruption import Interrupted, Interruption
 from holdfast.training.losses import CertificateLoss
@@ -41,6 +47,7 @@ DIVERGED = 1e4
 """A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
 
 
+@restored_settings()
 @process_group()
 def train(
     config: TrainConfig,
