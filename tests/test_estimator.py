@@ -178,6 +178,7 @@ def test_samples_of_every_shape_keep_their_distances(
     flat = torch.from_numpy(samples.reshape(12, -1))
     torch.testing.assert_close(apart, torch.cdist(flat, flat))
     assert len(model.certify(samples)) == 12
+    assert (model.predict(list(samples)) == model.predict(samples)).all()
 
 
 def test_flat_rows_with_an_image_shape() -> None:

@@ -29,7 +29,7 @@ class TrainingError(HoldfastError):
 
 
 class BrokenCertificateError(HoldfastError):
-    """An attack found an adversarial point inside a certified ball; the command line exits with 1."""
+    """An attack broke a certificate, or `verify` derived another one; the command line exits with 1."""
 
 
 def choose(kind: str, name: object, known: Iterable[str]) -> str:

@@ -288,14 +288,17 @@ def _plain(value: Any) -> Any:
 
 
 def _sample_shape(X: Any) -> tuple[int, ...] | None:
-    """Shape of one sample of an array of images; None for rows of numbers and for what is no array."""
+    """Shape of one sample of an array or list of images; None for rows of numbers."""
     shape = tuple(getattr(X, "shape", ()))
+    if isinstance(X, list | tuple) and len(X) and np.ndim(X[0]) > 1:
+        shape = (len(X), *np.shape(X[0]))
     return tuple(map(int, shape[1:])) if len(shape) > 2 else None
 
 
 def _as_rows(X: Any) -> Any:
     """Images laid out as rows; what has two axes is scikit-learn's to judge."""
-    return X if _sample_shape(X) is None else np.asarray(X).reshape(len(X), -1)
+    shape = _sample_shape(X)
+    return X if shape is None else np.asarray(X).reshape(len(X), math.prod(shape))
 
 
 def _checked_shape(

@@ -35,6 +35,7 @@ def test_the_summary_by_hand() -> None:
     assert summary["ratio"]["median"] == pytest.approx((1.005 + 2) / 2)
     assert summary["nearest_by_attack"] == {"pgd": 3}
     assert summary["precision"] == "float64"
+    assert repr(report) == "AuditReport(3 certificates, 0 broken, nearest attack at 1.005 times the radius)"
 
 
 @pytest.mark.parametrize(

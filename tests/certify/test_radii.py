@@ -271,6 +271,7 @@ def test_the_curve_by_hand() -> None:
         (["cat"], (0.1,), "labels: expected 1 integers, .* got list"),
         (torch.tensor([0]), (-0.1,), "radii: expected finite radii of at least 0, got -0.1"),
         (torch.tensor([0]), (math.nan,), "radii: expected finite radii"),
+        (torch.tensor([0]), 0.5, r"radii: expected several numbers, got 0.5; use radii=\(0.5,\)"),
     ],
 )
 def test_bad_accuracy_arguments(labels: torch.Tensor, radii: tuple[float, ...], message: str) -> None:

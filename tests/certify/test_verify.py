@@ -157,6 +157,17 @@ def test_no_record_vouches_for_itself(written: tuple[Path, Path, torch.Tensor]) 
     assert len(verify(records, weights, images, sample=12).problems) == 12
 
 
+def test_nobody_can_forge_around_the_sample(written: tuple[Path, Path, torch.Tensor]) -> None:
+    records, weights, images = written
+    known = verify(records, weights, images, sample=4, seed=0).checked
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    forged = [row if row["index"] in known else row | {"radius": 1000.0} for row in rows]
+    records.write_text("\n".join(map(json.dumps, [header, *forged])))
+    assert verify(records, weights, images, sample=4, seed=0).agrees
+    # A sample that meets no forged row has a chance of 1 in 495; all of three such, of 1 in 10^8.
+    assert not all(verify(records, weights, images, sample=4).agrees for _ in range(3))
+
+
 @pytest.mark.parametrize("factor", [0.99, 0.5, 0.025, math.nan])
 def test_a_bound_that_is_too_small_is_noticed(
     written: tuple[Path, Path, torch.Tensor], factor: float

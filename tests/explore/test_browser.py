@@ -161,6 +161,9 @@ def test_choose_by_picture_and_by_index(page: "Page", digits: Dataset) -> None:
     slide(page, 0.9)
     page.locator("#hf-gallery button:has(img)").nth(5).click()
     page.wait_for_selector("h2:has-text('Test image 5:')")
+    assert page.locator("#hf-index input").input_value() == "5"
+    name = page.locator("#hf-gallery button:has(img)").nth(5).locator("img").get_attribute("alt")
+    assert name == f"5: {digits.classes[int(digits.labels[5])]}"
     wait_for_canvas(page, digits.images[5])
     page.locator("#hf-more").click()
     page.wait_for_timeout(1000)

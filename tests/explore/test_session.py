@@ -75,7 +75,8 @@ def test_a_wrong_file_gets_one_kind_sentence(
 
 
 def test_thumbnails_are_enlarged_by_whole_factors(session: Session) -> None:
-    (found,) = session.thumbnails([9])
+    ((found, name),) = session.thumbnails([9])
+    assert name == f"9: {session.choices.images.labels[9]}"
     assert found.shape == (64, 64, 3)
     small = torch.from_numpy(found)[::8, ::8, 0]
     assert torch.equal(small, session.choices.images.images[9, 0])

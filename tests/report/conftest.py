@@ -86,7 +86,8 @@ def write_audit(folder: Path, outcomes: Outcomes, *, broken: int = 0) -> None:
     from holdfast.certify.records import read_records
 
     summary = {
-        "images": 8, "broken": broken, "attacks": ["pgd"], "points_tried": 1234, "points_inside": 100,
+        "images": 8, "certified": int((outcomes.radius > 0).sum()), "precision": "float64", "broken": broken,
+        "attacks": ["pgd"], "points_tried": 1234, "points_inside": 100,
         "ratio": {"smallest": 1.02, "median": 1.5}, "weights_sha256": read_records(folder).weights_hash,
     }  # fmt: skip
     (folder / "audit.json").write_text(json.dumps(summary))

@@ -121,7 +121,7 @@ def test_broken_certificates_are_loud(make_run: MakeRun, outcomes: Outcomes) -> 
     folder = make_run()
     write_audit(folder, outcomes, broken=2)
     text = words(render([read_evidence(folder)]))
-    assert "2 of 8 certificates are broken." in text
+    assert "2 of 6 certificates are broken." in text
     assert "No certificate broke" not in text
 
 

@@ -17,7 +17,7 @@ from holdfast.report.plots.attack import attack_figure
 from holdfast.report.plots.curve import Reported, curve_figure
 from holdfast.report.plots.histogram import histogram_figure
 from holdfast.report.plots.training import training_figure
-from holdfast.report.style import STROKES, to_svg, write_png
+from holdfast.report.style import stroke, to_svg, write_png
 
 from .conftest import epoch
 
@@ -66,7 +66,9 @@ def test_many_runs_differ_in_more_than_colour(outcomes: Outcomes) -> None:
     axes = curve_figure({str(i): outcomes for i in range(6)}).axes[0]
     looks = {str(line.get_linestyle()) + str(line._dash_pattern) for line in axes.get_lines()[3::2]}
     assert len(looks) == 6
-    assert len({stroke.marker for stroke in STROKES}) == len({stroke.colour for stroke in STROKES}) == 6
+    looks = [stroke(position) for position in range(36)]
+    assert len({look.marker for look in looks[:6]}) == len({look.colour for look in looks[:6]}) == 6
+    assert len(set(looks)) == 36
 
 
 def test_reported_numbers_are_marked(outcomes: Outcomes) -> None:
@@ -139,7 +141,9 @@ def test_stage_ten_stands_behind_stage_nine() -> None:
 
 
 @pytest.mark.parametrize(
-    "distance", [[0.2, math.inf], [math.inf, math.inf], [0.05, 0.2]], ids=["some", "none", "broken"]
+    "distance",
+    [[0.2, math.inf], [math.inf, math.inf], [0.05, 0.2], [0.2, 0.0]],
+    ids=["some", "none", "broken", "tie"],
 )
 def test_attack_picture(distance: list[float]) -> None:
     figure = attack_figure(torch.tensor([0.1, 0.0]), torch.tensor(distance))

@@ -87,9 +87,18 @@ class AuditReport:
         return tuple(record for record in self.records if record.broken)
 
     @property
+    def certified(self) -> int:
+        """How many images have a certificate that could break: a radius above 0."""
+        return sum(record.radius > 0 for record in self.records)
+
+    @property
     def ratios(self) -> list[float]:
         """Distance over radius of every image that has both, in rising order; 1 is a tight certificate."""
         return sorted(record.ratio for record in self.records if record.ratio is not None)
+
+    def __repr__(self) -> str:
+        nearest = f", nearest attack at {self.ratios[0]:.3f} times the radius" if self.ratios else ""
+        return f"AuditReport({self.certified} certificates, {len(self.broken)} broken{nearest})"
 
     def histogram(self) -> dict[str, Any]:
         """Counts of the ratios between `RATIO_EDGES`: below the first, between each pair, beyond the last."""
@@ -104,7 +113,7 @@ class AuditReport:
         nearest = Counter(record.attack for record in self.records if record.attack is not None)
         return {
             "images": len(self.records),
-            "certified": sum(record.radius > 0 for record in self.records),
+            "certified": self.certified,
             "found": sum(record.distance is not None for record in self.records),
             "broken": len(self.broken),
             "points_tried": self.tried,
@@ -152,7 +161,7 @@ class AuditReport:
             return
         worst = min(self.broken, key=lambda record: math.inf if record.ratio is None else record.ratio)
         raise BrokenCertificateError(
-            f"{len(self.broken)} of {len(self.records)} certificates are broken: image {worst.index}, "
+            f"{len(self.broken)} of {self.certified} certificates are broken: image {worst.index}, "
             f"certified to {worst.radius:.9g}, changes from class {worst.prediction} to {worst.found} at "
             f"distance {worst.distance:.9g} (found by {worst.attack})"
         )

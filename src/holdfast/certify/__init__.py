@@ -1,9 +1,8 @@
-"""Certificates: proved bounds, radii, records.
+"""Certificates: proved bounds, radii, records."""
 
-`holdfast.certify` is the public name of a function and the name of this package. Python binds a package to
-its parent whenever any part of it is imported, so the function would be gone after the first such import; the
-package is therefore callable, and a call is a call of `holdfast.certify.radii.certify`.
-"""
+# `holdfast.certify` is the public name of a function and the name of this package. Python binds a package to
+# its parent whenever any part of it is imported, so the function would be gone after the first such import.
+# The package is therefore callable: a call is a call of `holdfast.certify.radii.certify`, and so is its help.
 
 import inspect
 import sys
@@ -35,3 +34,4 @@ class _CallablePackage(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallablePackage
+__doc__ = certify.__doc__ or ""

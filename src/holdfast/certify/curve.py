@@ -96,6 +96,8 @@ def certified_accuracy(
     (0.6667, 0.3333)
     """
     labels = _check_labels(certificates, labels)
+    if isinstance(radii, int | float):
+        raise ArgumentError(f"radii: expected several numbers, got {radii!r}; use radii=({radii!r},)")
     for radius in radii:
         if not 0 <= radius < math.inf:
             raise ArgumentError(f"radii: expected finite radii of at least 0, got {radius!r}")

@@ -64,7 +64,7 @@ def verify(
     labels: Tensor | None = None,
     *,
     sample: int = 16,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Verification:
     """Derive a sample of written certificates again, by numpy and from the saved file.
 
@@ -81,7 +81,7 @@ def verify(
         images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1].
         labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
-        seed: which ones.
+        seed: which ones; None draws others every time, so that whoever wrote the records cannot foresee them.
 
     Raises:
         CheckpointError: records or model are missing or damaged, or the model is not the one of the records.

@@ -136,7 +136,7 @@ def _knows_more(run: Path, network: "LipConvnet", images: int, attacks: Sequence
         known = read_audit(run)
     except CheckpointError:  # damaged: nothing that could be hidden
         return False
-    if known is None or not known.is_of(network_hash(network)):
+    if known is None or not known.is_of(network_hash(network), "float64"):
         return False
     return known.summary["images"] > images or not set(known.summary["attacks"]) <= set(attacks)
 

@@ -30,7 +30,10 @@ def verify(
     sample: Annotated[
         int, typer.Option("--sample", help="How many certificates to derive again.", min=1)
     ] = 16,
-    seed: Annotated[int, typer.Option("--seed", help="Which ones.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="Which ones; else others every time, which no sender foresees."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Derive a sample of written certificates again in numpy, by code that shares no layer with holdfast's.

@@ -101,7 +101,8 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
             return {start: after, gallery: gr.Gallery(value=shown, selected_index=None)}
 
         def select(rows: list[int], first: int, event: gr.SelectData) -> dict[Any, Any]:
-            return answer(session.test_image(rows[first + int(event.index)]))
+            chosen = rows[first + int(event.index)]
+            return {**answer(session.test_image(chosen)), index: chosen}
 
         def typed(value: float | None) -> dict[Any, Any]:
             return answer(session.test_image(value))
@@ -117,7 +118,7 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
             choose, [order, classes], everything, **shared,
         )  # fmt: skip
         more.click(turn, [indices, start], [start, gallery], api_visibility="private")
-        gallery.select(select, [indices, start], [panel, notice], **shared)
+        gallery.select(select, [indices, start], [panel, notice, index], **shared)
         index.submit(typed, [index], [panel, notice], **shared)
         file.upload(dropped, [file], [panel, notice, file], **shared)
     return page

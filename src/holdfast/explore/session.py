@@ -63,13 +63,15 @@ class Session:
         )
         return render_panel(finding, self.choices.images.classes, title=path.name, note=note), ""
 
-    def thumbnails(self, indices: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Pictures (H, W, 3) of test images for the page to show."""
-        found = []
-        for image in self.choices.images.images[list(indices)]:
+    def thumbnails(self, indices: Sequence[int]) -> list[tuple[NDArray[np.uint8], str]]:
+        """Pictures (H, W, 3) of test images for the page, each with its name for those who do not see it."""
+        found, images = [], self.choices.images
+        for index in indices:
+            image = images.images[index]
             factor = max(1, THUMBNAIL_SIDE // image.shape[-1])
             large = image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
-            found.append(large.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
+            name = f"{index}: {images.classes[int(images.labels[index])]}"
+            found.append((large.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy(), name))
         return found
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from holdfast.certify.curve import shown_bound
 from holdfast.certify.images import as_batch
 from holdfast.certify.radii import Certificates, certify_logits, check_images
 from holdfast.errors import ArgumentError, CheckpointError
@@ -80,7 +81,7 @@ class OnnxClassifier:
         about = self.metadata
         return (
             f"OnnxClassifier({self._name!r}, images of shape {about.input_shape}, {len(about.classes)} "
-            f"classes, proved bound {about.lipschitz:.9g})"
+            f"classes, proved bound {shown_bound(about.lipschitz)})"
         )
 
 

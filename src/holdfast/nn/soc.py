@@ -46,7 +46,7 @@ class SOC(OrthogonalConv2d):
 
     - ``series="isometric"``: p has the lowest degree that makes |p(iy)| close to 1 on the interval, with
       max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
-      Evaluation has a higher degree than training, and turns by the same angles.
+      Evaluation has a higher degree than training, and turns by the same angles to within 0.05.
     - ``series="wide"``: the same on a longer interval, by one degree more: the layer can turn by larger
       angles, learns more per epoch, and takes half as long again.
     - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)

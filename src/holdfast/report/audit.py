@@ -32,9 +32,12 @@ class Audit:
         """How many certificates an attack broke."""
         return int(self.summary["broken"])
 
-    def is_of(self, weights_hash: str) -> bool:
-        """Whether these very weights were attacked."""
-        return bool(self.summary.get("weights_sha256") == weights_hash)
+    def is_of(self, weights_hash: str, precision: str) -> bool:
+        """Whether certificates of these very weights, in this precision, were attacked."""
+        return (self.summary.get("weights_sha256"), self.summary.get("precision")) == (
+            weights_hash,
+            precision,
+        )
 
 
 def read_audit(folder: Path) -> Audit | None:

@@ -153,7 +153,7 @@ def read_evidence(folder: Path, name: str | None = None) -> Evidence:
         epochs=[] if run is None else _epochs(run),
         bound=read_bound(folder),
         angles=() if weights is None else read_angles(weights),
-        audit=audit if audit is None or audit.is_of(records.weights_hash) else None,
+        audit=audit if audit is None or audit.is_of(records.weights_hash, records.precision) else None,
         images=_images(records),
     )
 

@@ -76,8 +76,10 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def stroke(position: int) -> Stroke:
-    """The look of the series at `position`; they repeat after six."""
-    return STROKES[position % len(STROKES)]
+    """The look of the series at `position`: after six the colours meet other lines and markers, up to 36."""
+    turn, place = divmod(position, len(STROKES))
+    other = STROKES[(place + turn) % len(STROKES)]
+    return Stroke(STROKES[place].colour, other.line, other.marker)
 
 
 @contextmanager

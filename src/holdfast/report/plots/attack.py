@@ -27,7 +27,7 @@ def attack_figure(radius: Tensor, distance: Tensor) -> Figure:
         left.fill_between([0, end], [0, end], color=FAINT, zorder=1)
         left.plot([0, end], [0, end], color=INK, linewidth=1.2, zorder=2)
         left.text(0.96 * end, 0.06 * end, "impossible if the\ncertificates are true", ha="right", fontsize=8)
-        broken = found <= certified
+        broken = (found <= certified) & (certified > 0)  # radius 0 claims nothing
         for chosen, colour, marker, size in ((~broken, BLUE, "o", 3.5), (broken, VERMILLION, "X", 9)):
             left.plot(
                 certified[chosen], found[chosen],
