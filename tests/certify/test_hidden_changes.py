@@ -698,3 +698,83 @@ def test_bounds_in_single_precision_are_multiplied_in_double() -> None:
     # Exactly: 0.2507 as it is stored.
     true = Fraction(3, 4) / Fraction(float(torch.tensor(0.2507)))
     assert Fraction(hf.lipschitz_upper_bound(model, (1, 2, 2))) >= true
+
+
+SCALED = """
+class Scaled(hf.LipschitzModule):
+    def forward(self, x):
+        return K * x
+
+    def lipschitz_bound(self, input_shape):
+        return float(K)
+
+    def rounding_error(self, input_shape):
+        return K * 2.0**-53, 0.0
+"""
+
+
+def by_exec(factor: float) -> nn.Module:
+    names = {"hf": hf, "K": factor}
+    exec(SCALED, names)
+    return names["Scaled"]()  # type: ignore[operator]
+
+
+def by_type(factor: float) -> nn.Module:
+    methods = {
+        "forward": lambda self, x: factor * x,
+        "lipschitz_bound": lambda self, input_shape: factor,
+        "rounding_error": lambda self, input_shape: (factor * 2.0**-53, 0.0),
+    }
+    return type("Scaled", (LipschitzModule,), methods)()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", [by_exec, by_type])
+def test_classes_that_no_file_has_are_proved_anew(make: Callable[[float], nn.Module]) -> None:
+    """Python calls their module builtins or abc, as if they were its own."""
+    bounds = [hf.certify(nn.Sequential(Flatten(), make(k), head()), IMAGES).lipschitz for k in (1.0, 100.0)]
+    assert bounds == [1.0, 100.0]
+
+
+def test_weights_that_torch_may_keep_from_before_are_refused() -> None:
+    linear = nn.Linear(4, 4)
+    model = nn.Sequential(Flatten(), linear)
+    nn.utils.parametrize.register_parametrization(linear, "weight", nn.Identity())
+    before = hf.certify(model, IMAGES).radius
+    with nn.utils.parametrize.cached(), pytest.raises(NotProvedError, match=r"1: .* parametrize.cached\(\)"):
+        hf.certify(model, IMAGES)
+    assert torch.equal(hf.certify(model, IMAGES).radius, before)
+
+
+def test_a_call_that_torch_did_not_compile_is_refused() -> None:
+    model = nn.Sequential(Flatten(), turn(), head())
+    model.compile(backend="eager")
+    hf.certify(model, IMAGES)
+    model[1]._compiled_call_impl = torch.zeros_like
+    with pytest.raises(NotProvedError, match="1: FrozenLinear was given another call"):
+        hf.certify(model, IMAGES)
+
+
+def test_bounds_where_subnormals_are_flushed() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormals")
+    try:
+        tiny = nn.Sequential(hf.Normalize(0.0, 1e160), hf.Normalize(0.0, 1e160))
+        bound = hf.lipschitz_upper_bound(tiny, input_shape=(1, 2, 2))
+    finally:
+        torch.set_flush_denormal(False)
+    assert bound >= 1e-320
+
+
+def test_a_frozen_network_is_the_same_under_autocast_and_can_be_attacked() -> None:
+    for series in SERIES:
+        model = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series=series).eval()
+        images = torch.rand(3, 1, 4, 4)
+        plain = hf.freeze(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = hf.freeze(model)
+        with torch.inference_mode():
+            inferred = hf.freeze(model)
+        assert torch.equal(plain(images), cast(images))
+        images.requires_grad_()
+        inferred(images).sum().backward()
+        assert images.grad is not None

@@ -11,7 +11,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.certify.exact import network_hash
-from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.errors import ArgumentError, CheckpointError, HoldfastError, NotProvedError
 from holdfast.models.compact import compact, expand
 from holdfast.models.lipconvnet import LipConvnet
 from holdfast.nn import SOC
@@ -267,3 +267,59 @@ def test_what_others_note_on_a_network_is_no_change(tmp_path: Path) -> None:
     model.normalize.register_full_backward_hook(lambda *_: None).remove()
     assert network_hash(model) == name
     hf.save(model, tmp_path / "m.safetensors")
+
+
+class MaxMin(hf.LipschitzModule):
+    """Called as one of holdfast's, and another function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+class Doubled(LipConvnet):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def test_what_is_no_longer_what_lipconvnet_made_is_not_saved(tmp_path: Path) -> None:
+    model = tiny(activation="maxmin")
+    name = network_hash(model)
+    model.body.stage1.activation1 = MaxMin()  # type: ignore[union-attr]
+    assert network_hash(model) != name
+    with pytest.raises(ArgumentError, match=r"activation1: .*MaxMin .* is not what lipconvnet made"):
+        hf.save(model, tmp_path / "a.safetensors")
+    doubled = Doubled(tiny().config)
+    doubled.load_state_dict((plain := tiny()).state_dict())
+    assert network_hash(doubled) != network_hash(plain)
+    with pytest.raises(HoldfastError, match="Doubled"):
+        hf.save(doubled, tmp_path / "a.safetensors")
+    plain.head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    with pytest.raises(NotProvedError, match=r"head: .* has a forward hook"):
+        hf.save(plain, tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_layers_that_share_weights_are_saved(tmp_path: Path, compacted: bool, whole: bool) -> None:
+    model = tiny(image_size=8, depth=15).eval()
+    stage = model.body.stage2
+    if whole:
+        stage.conv2 = stage.conv1
+        stage = model.body.stage1
+    stage.conv1.weight = stage.conv2.weight
+    hf.save(model, tmp_path / "a.safetensors", compact=compacted)
+    loaded = hf.load(tmp_path / "a.safetensors")
+    images = torch.rand(5, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            loaded(images), model(images), rtol=0.1 if compacted else 0, atol=0.1 if compacted else 0
+        )
+
+
+def test_a_loaded_network_does_not_change_with_its_file(file: Path, tmp_path: Path) -> None:
+    model = hf.load(file)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    hf.save(tiny(), tmp_path / "other.safetensors")
+    file.write_bytes((tmp_path / "other.safetensors").read_bytes())  # in place, as cp does
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -22,12 +22,13 @@ RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
 def shown(radius: float, digits: int = 4) -> str:
     """A radius for people, rounded down: what is printed is a promise too.
 
-    >>> shown(0.12346), shown(0.12346, 3), shown(0.5)
-    ('0.1234', '0.123', '0.5000')
+    >>> shown(0.12346), shown(0.12346, 3), shown(0.5), shown(1e30, 1)
+    ('0.1234', '0.123', '0.5000', '1000000000000000019884624838656.0')
     """
     if not math.isfinite(radius):
         return str(radius)
-    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
+    all_digits = Context(prec=400, rounding=ROUND_FLOOR)
+    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), context=all_digits))
 
 
 def shown_bound(bound: float, digits: int = 9) -> str:

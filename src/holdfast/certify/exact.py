@@ -10,11 +10,13 @@ import hashlib
 import json
 import math
 import threading
+from abc import ABC
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Generic
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ from holdfast.nn.cayley import LARGEST_ERROR, Cayley
 from holdfast.nn.frozen_skew import FrozenSeries
 from holdfast.nn.heads import ConstantHead, Head, OrthogonalHead
 from holdfast.nn.linear import OrthogonalLinear
-from holdfast.nn.lipschitz import LipschitzModule, Shape, is_foreign, is_plain, settings
+from holdfast.nn.lipschitz import LipschitzModule, Shape, is_foreign, is_plain, is_theirs, settings
 from holdfast.nn.soc import SOC
 from holdfast.nn.walk import PlacedLayer, device_of, placed_layers, refuse_changes, split_head
 
@@ -87,7 +89,8 @@ class ExactNetwork:
 _KNOWN: OrderedDict[str, ExactNetwork] = OrderedDict()
 _KNOWN_LIMIT = 2
 _KNOWN_LOCK = threading.Lock()
-KNOWN_PACKAGES = ("holdfast", "torch", "builtins", "typing", "abc")
+PLAIN = (object, ABC, Generic)
+"""Classes of Python itself among the ancestors of layers."""
 MISSED = 1.2
 """A SOC layer whose proved norm exceeds its interval this many times is scaled by less than its norm."""
 
@@ -108,8 +111,8 @@ def exact_network(model: nn.Module, input_shape: Shape, dtype: torch.dtype = tor
     # The copy is what is hashed and what is proved, whatever another thread does to the model meanwhile.
     model = copy.deepcopy(model)
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    known = all(kind.__module__.partition(".")[0] in KNOWN_PACKAGES for kind in kinds)
-    found = fingerprint(model) if known else None
+    foreign = any(is_theirs(kind) for kind in kinds.difference(PLAIN))
+    found = None if foreign else fingerprint(model)
     if found is None:
         return _prove(model, input_shape, dtype)
     key = f"{found} {tuple(input_shape)} {dtype} {device_of(model)}"
@@ -127,7 +130,7 @@ def network_hash(model: nn.Module) -> str:
     It must not change between versions, for then old certificates could not be verified: what a later version
     adds to a config may count only where it is not the default.
     """
-    if isinstance(model, LipConvnet) and structure_of(model) == model.as_built:
+    if type(model) is LipConvnet and structure_of(model) == model.as_built:
         structure: object = asdict(model.config)
     else:
         structure = structure_of(model)

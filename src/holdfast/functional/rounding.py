@@ -42,10 +42,10 @@ def sum_up(*terms: float) -> float:
 
 
 def product_up(*factors: float) -> float:
-    """Upper bound on an exact product of nonnegative factors."""
+    """Upper bound on an exact product of nonnegative factors, also where subnormals are flushed to zero."""
     product = 1.0
     for factor in factors:
-        product = up(product * factor)
+        product = max(up(product * factor), 2.0**-1021)
     return product
 
 

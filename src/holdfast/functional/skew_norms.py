@@ -9,6 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from holdfast.functional.precision import without_autocast
 from holdfast.functional.skew import Pivot, SkewOperator
 from holdfast.functional.taps import kernel_from_taps
 
@@ -57,24 +58,25 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
         vectors: (c k^2 + c k,), the two right vectors one after the other.
         iterations: power iterations for each.
     """
-    kernel = kernel_from_taps(taps.to(torch.promote_types(taps.dtype, torch.float32)))
-    c, size = kernel.shape[0], kernel.shape[-1]
-    flat = kernel.reshape(c, -1)
-    square = kernel.permute(0, 2, 1, 3).reshape(c * size, c * size)
-    norms, rights = [], []
-    starts = vectors[: c * size**2], vectors[c * size**2 :]
-    for matrix, start in zip((flat, square), starts, strict=True):
-        with torch.no_grad():
-            right, previous = start.to(matrix.dtype), None
-            for _ in range(iterations):
-                left, _ = _unit(matrix @ right)
-                right, length = _unit(matrix.T @ left)
-                if _settled(length, previous):
-                    break
-                previous = length
-        norms.append(left @ (matrix @ right))
-        rights.append(right)
-    return torch.minimum(*norms), torch.cat(rights)
+    with without_autocast(taps):
+        kernel = kernel_from_taps(taps.to(torch.promote_types(taps.dtype, torch.float32)))
+        c, size = kernel.shape[0], kernel.shape[-1]
+        flat = kernel.reshape(c, -1)
+        square = kernel.permute(0, 2, 1, 3).reshape(c * size, c * size)
+        norms, rights = [], []
+        starts = vectors[: c * size**2], vectors[c * size**2 :]
+        for matrix, start in zip((flat, square), starts, strict=True):
+            with torch.no_grad():
+                right, previous = start.to(matrix.dtype), None
+                for _ in range(iterations):
+                    left, _ = _unit(matrix @ right)
+                    right, length = _unit(matrix.T @ left)
+                    if _settled(length, previous):
+                        break
+                    previous = length
+            norms.append(left @ (matrix @ right))
+            rights.append(right)
+        return torch.minimum(*norms), torch.cat(rights)
 
 
 def _unit(vector: Tensor) -> tuple[Tensor, Tensor]:

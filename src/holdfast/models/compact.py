@@ -24,10 +24,10 @@ def compact(model: nn.Module) -> dict[str, Tensor]:
         skew = (weight[0] - weight[0].T) / 2
         tensors[prefix + CENTRE] = skew[tuple(upper)].to(torch.bfloat16)
         tensors[prefix + TAPS] = weight[1:].to(torch.bfloat16)
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in tensors and parameter.dim() > 1:
             tensors[name] = tensors[name].to(torch.bfloat16)
-    return {name: t.contiguous() for name, t in tensors.items()}
+    return {name: t.contiguous().clone() for name, t in tensors.items()}  # safetensors refuses shared ones
 
 
 def expand(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -52,4 +52,5 @@ def expand(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _soc_layers(model: nn.Module) -> list[tuple[str, SOC]]:
-    return [(f"{path}.", layer) for path, layer in model.named_modules() if isinstance(layer, SOC)]
+    modules = model.named_modules(remove_duplicate=False)
+    return [(f"{path}.", layer) for path, layer in modules if isinstance(layer, SOC)]

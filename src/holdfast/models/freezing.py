@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import torch
 from torch import nn
 
 from holdfast.errors import ArgumentError
@@ -27,9 +28,13 @@ def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
     model = unwrap_unchanged(model)
     shape = input_shape_of(model, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for placed in placed_layers(model, shape):
-        name = placed.path.replace(".", "_") or "layer"
-        if name in layers:
-            raise ArgumentError(f"model: two layers would be called {name!r} when frozen; rename one of them")
-        layers[name] = placed.layer.freeze(placed.input_shape)
+    # What is made in inference mode could never be differentiated through.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        for placed in placed_layers(model, shape):
+            name = placed.path.replace(".", "_") or "layer"
+            if name in layers:
+                raise ArgumentError(
+                    f"model: two layers would be called {name!r} when frozen; rename one of them"
+                )
+            layers[name] = placed.layer.freeze(placed.input_shape)
     return nn.Sequential(layers).eval()

@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from holdfast.errors import ArgumentError, check_positive, choose
 from holdfast.nn.heads import Head, NormalizedLinear, OrthogonalHead
-from holdfast.nn.lipschitz import ACTIVATIONS, CONVOLUTIONS, OrthogonalConv2d, Shape, is_plain, settings
+from holdfast.nn.lipschitz import (
+    ACTIVATIONS,
+    CONVOLUTIONS,
+    OrthogonalConv2d,
+    Shape,
+    is_plain,
+    is_theirs,
+    settings,
+)
 from holdfast.nn.normalize import Normalize
 from holdfast.nn.shape import Flatten
 from holdfast.nn.soc import SOC
@@ -95,7 +103,9 @@ def structure_of(model: nn.Module) -> list[str]:
         # What somebody notes on the model itself, or on a Sequential, decides nothing.
         kept = {} if isinstance(module, nn.Sequential) else settings(module)
         plain = {name: value for name, value in kept.items() if is_plain(value)}
-        found.append(f"{path or 'model'}: {type(module).__qualname__} {plain}")
+        kind = type(module)
+        name = f"{kind.__module__}.{kind.__qualname__}" if is_theirs(kind) else kind.__qualname__
+        found.append(f"{path or 'model'}: {name} {plain}")
     return found
 
 

@@ -19,7 +19,7 @@ from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.files import write_or_explain
 from holdfast.models import compact as compacting
 from holdfast.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet, structure_of
-from holdfast.nn.walk import unwrap
+from holdfast.nn.walk import unwrap_unchanged
 
 FORMAT = 1
 KEY = "holdfast"
@@ -38,10 +38,11 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
 
     Raises:
         ArgumentError: the model was not made by `lipconvnet`, or layers were exchanged since.
+        NotProvedError: hooks or methods that were put on a module, which no file can carry.
         CheckpointError: the folder does not exist or cannot be written to.
     """
-    inner = unwrap(model)
-    if not isinstance(inner, LipConvnet):
+    inner = unwrap_unchanged(model)
+    if type(inner) is not LipConvnet:
         raise ArgumentError(
             f"model: expected a network made by holdfast.lipconvnet, got {type(inner).__name__}; "
             "save other modules with safetensors.torch.save_file(model.state_dict(), path)"
@@ -63,7 +64,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
     tensors = (
         compacting.compact(inner)
         if compact
-        else {name: t.detach().cpu().contiguous() for name, t in inner.state_dict().items()}
+        # A copy each: safetensors refuses tensors that layers share.
+        else {name: t.detach().cpu().contiguous().clone() for name, t in inner.state_dict().items()}
     )
     write_or_explain(Path(path), to_bytes(tensors, {KEY: json.dumps(header)}))
 
@@ -110,7 +112,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(file, framework="pt") as content:
             text = (content.metadata() or {}).get(KEY)
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+            # Copies: what safetensors gives is the file itself, and would change with it.
+            tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: not a safetensors file, or a truncated one ({error})") from error
     if text is None:

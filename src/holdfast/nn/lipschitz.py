@@ -60,7 +60,7 @@ COMPUTES = {"__call__", "forward", "transform", "linear", "activate", "logits"}
 
 def is_foreign(layer: LipschitzModule) -> bool:
     """Whether a part of what a layer computes was written outside of holdfast."""
-    return any(_is_theirs(_provider(layer, method)) for method in COMPUTES)
+    return any(is_theirs(_provider(layer, method)) for method in COMPUTES)
 
 
 def replaces_forward_without(layer: LipschitzModule, statement: str) -> bool:
@@ -69,11 +69,11 @@ def replaces_forward_without(layer: LipschitzModule, statement: str) -> bool:
     Such a method is one that came with that class or a later one: what holdfast says is of holdfast's code.
     """
     order = type(layer).__mro__
-    theirs = [kind for kind in (_provider(layer, method) for method in COMPUTES) if _is_theirs(kind)]
+    theirs = [kind for kind in (_provider(layer, method) for method in COMPUTES) if is_theirs(kind)]
     if not theirs:
         return False
     speaker = _provider(layer, statement)
-    return not _is_theirs(speaker) or order.index(speaker) > min(map(order.index, theirs))
+    return not is_theirs(speaker) or order.index(speaker) > min(map(order.index, theirs))
 
 
 def _provider(layer: LipschitzModule, method: str) -> type:
@@ -81,7 +81,8 @@ def _provider(layer: LipschitzModule, method: str) -> type:
     return next((kind for kind in type(layer).__mro__ if method in vars(kind)), nn.Module)
 
 
-def _is_theirs(kind: type) -> bool:
+def is_theirs(kind: type) -> bool:
+    """Whether a class was written outside of holdfast and torch; one made by `type` or `exec` was."""
     return kind.__module__.partition(".")[0] not in ("holdfast", "torch")
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.utils import parametrize
 
 from holdfast.errors import ArgumentError, NotProvedError
 from holdfast.nn.heads import ConstantHead, Head
@@ -152,6 +153,10 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
         raise NotProvedError(f"{place}: torch runs a forward hook for every module; {NO_HOOK}")
     if module._forward_hooks or module._forward_pre_hooks:
         raise NotProvedError(f"{place}: {kind.__name__} has a forward hook; {NO_HOOK}")
+    if parametrize.is_parametrized(module) and getattr(parametrize, "_cache_enabled", False):
+        raise NotProvedError(
+            f"{place}: inside of parametrize.cached() weights may be those of a moment ago; leave it first"
+        )
     _refuse_methods_of_instances(module, place)
     for plain in (nn.Sequential, nn.Linear):
         for name in ("forward", "__call__", "__iter__"):
@@ -179,6 +184,9 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
 def _refuse_methods_of_instances(module: nn.Module, place: str) -> None:
     """A method that was put on one instance, such as its forward, is not what its class says."""
     theirs = isinstance(module, LipschitzModule) and is_foreign(module)
+    compiled = vars(module).get("_compiled_call_impl")  # None but for what module.compile() leaves there
+    if compiled is not None and getattr(compiled, "_torchdynamo_orig_callable", None) != module._call_impl:
+        raise NotProvedError(f"{place}: {type(module).__name__} was given another call; {NO_HOOK}")
     for name, value in vars(module).items():
         method = getattr_static(type(module), name, None)
         if not isinstance(method, FunctionType) or (theirs and name not in {*COMPUTES, *STATEMENTS}):
