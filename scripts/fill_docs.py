@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.benchmarks.run import OTHER_SERIES
+from holdfast.benchmarks.timing import share_of_peak
 from holdfast.certify.curve import shown
 from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.tables import COLUMNS, Network
@@ -39,8 +40,7 @@ def speed(record: Path = SPEED) -> str:
     for line in data["lines"]:
         timings = line["timings"]
         for number, timing in enumerate(timings):
-            low = line["precision"] == "bf16" and "fp32" not in timing["name"]
-            share = timing["gflops"] / data["peak_gflops"]["bf16" if low else "fp32"]
+            share = share_of_peak(line["precision"], timing["name"], timing["gflops"], data["peak_gflops"])
             last = number == len(timings) - 1
             rows.append(
                 [
@@ -48,7 +48,7 @@ def speed(record: Path = SPEED) -> str:
                     timing["name"],
                     _rate(timing["images_per_second"]),
                     f"{timing['gflops']:,.0f}",
-                    f"{share:.0%}",
+                    "" if share is None else f"{share:.0%}",
                     f"{line['ratio']:.2f}" if last else "",
                 ]
             )

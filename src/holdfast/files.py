@@ -40,7 +40,9 @@ def write_or_explain(path: Path, content: bytes) -> None:
             f"{path}: cannot write there ({error.strerror}); create the folder first"
         ) from error
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot write there ({error.strerror})") from error
+        raise CheckpointError(
+            f"{path}: cannot write there ({error.strerror}); make room, or name another folder"
+        ) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+import torch
 import typer
 
 from holdfast.cli import app as app_module
@@ -155,6 +156,8 @@ def test_ctrl_c_before_the_command_line_is_read() -> None:
         (OSError(28, "No space left on device", "/a"), 2, "/a: No space left on device"),
         (typer.BadParameter("not so"), 2, "Invalid value: not so; see holdfast demo --help"),
         (RuntimeError("boom\nmore"), 3, "holdfast failed (RuntimeError: boom); this is a fault of its own"),
+        (RuntimeError("alloc: can't allocate memory: 9 TB"), 2, "out of memory (alloc: can't allocate"),
+        (torch.OutOfMemoryError("CUDA"), 2, "out of memory (CUDA); use a smaller batch_size, width or image"),
         (typer.Exit(1), 1, ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,

@@ -72,11 +72,32 @@ def test_records_of_a_file_do_not_replace_those_of_a_run(
     assert (run / "certificates.jsonl").read_bytes() == before
 
 
-def test_a_folder_with_other_files_than_at_training_is_refused(command: Command, tmp_path: Path) -> None:
+def test_records_of_files_do_not_replace_each_other(
+    command: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    certify = ("certify", run / "best.safetensors", "--data", "digits", "--count", 3)
+    assert command(*certify).code == 0
+    records = tmp_path / "runs/best/certify-digits-first3/certificates.jsonl"
+    before = records.read_bytes()
+    assert command(*certify).code == 0  # the same network may
+    hf.save(hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), "best.safetensors")
+    refused = command("certify", "best.safetensors", "--data", "digits", "--count", 3)
+    assert (refused.code, refused.err.strip()) == (
+        2,
+        "out: runs/best/certify-digits-first3 is about another network; name another folder with --out",
+    )
+    assert records.read_bytes() == before
+
+
+@pytest.mark.parametrize("kinds", [("ant", "owl"), ("ant", "test")])
+def test_a_folder_with_other_files_than_at_training_is_refused(
+    command: Command, tmp_path: Path, kinds: tuple[str, str]
+) -> None:
     """Its test images would be drawn anew, from images that were trained on."""
     photos = tmp_path / "photos"
     numbers = np.random.default_rng(0)
-    for kind in ("ant", "owl"):
+    for kind in kinds:
         (photos / kind).mkdir(parents=True)
         for number in range(10):
             picture = numbers.integers(0, 256, (8, 8), dtype=np.uint8)
@@ -168,6 +189,8 @@ def test_what_is_measured_is_not_called_proved(
         (["--zoo", "x"], "zoo: expected one of"),
         ([], "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME"),
         (["{run}", "--out", "{tmp}/bad.png"], "out: cannot write to"),
+        (["{run}", "--no-resize"], "no-resize: is about pictures of your own; name them by --images"),
+        (["{run}/best.safetensors", "--weights", "last"], "is one network; 'last' chooses among those of"),
     ],
 )  # fmt: skip
 def test_bad_input(

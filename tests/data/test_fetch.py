@@ -287,7 +287,9 @@ def test_a_root_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -> 
         fetch(server, tmp_path / "file" / "root")
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "cifar.tar.gz", ""])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://example.org/x", "cifar.tar.gz", "", "http://[x", "http://a b/c"]
+)
 def test_other_addresses_are_refused(small: Archive, root: Path, url: str) -> None:
     with pytest.raises(ArgumentError, match="url: expected an http or https address, got"):
         download("cifar10", root, url=url)

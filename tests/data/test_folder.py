@@ -151,6 +151,14 @@ def test_one_class_is_not_enough(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(("here", "missing"), [("train", "test"), ("test", "train")])
+def test_one_half_of_a_split_is_named(tmp_path: Path, here: str, missing: str) -> None:
+    for part in ("a/x", "a/y", "b/x", "b/y"):
+        paint(tmp_path / here / f"{part}.png")
+    with pytest.raises(DataError, match=f"has classes in '{here}' but no folder '{missing}'; add it"):
+        load(tmp_path)
+
+
 def test_train_and_test_must_agree(tmp_path: Path) -> None:
     for part in ("train/a/x", "train/b/x", "test/a/y", "test/c/y"):
         paint(tmp_path / f"{part}.png")

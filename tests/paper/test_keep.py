@@ -21,7 +21,7 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
     runs = tmp_path / "runs"
     config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, threads=1)
     summary = train(config, runs / "a")
-    command = f"holdfast train --data digits --out {runs}/a"
+    command = f"holdfast train --data digits --config={runs}/b --out {runs}/a"
     environment = json.loads((runs / "a" / "environment.json").read_text()) | {"command": command}
     (runs / "a" / "environment.json").write_text(json.dumps(environment))
     (kept,) = keep_runs(runs, tmp_path / "results")
@@ -30,9 +30,11 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
     ]  # fmt: skip
     (run,) = finished_runs(tmp_path / "results")
     assert (run.config, run.summary.test, run.summary.out) == (config, summary.test, "a")
-    assert run.environment["command"] == "holdfast train --data digits --out a"
+    assert run.environment["command"] == "holdfast train --data digits --config=b --out a"
     assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".gz")
     assert "| a | " in results(tmp_path / "results")
+    with pytest.raises(ArgumentError, match="results: expected another folder than that of the runs"):
+        keep_runs(runs, tmp_path / "runs" / ".." / "runs")
 
 
 def test_a_record_is_not_replaced_by_another_run_of_the_same_name(tmp_path: Path) -> None:

@@ -133,8 +133,32 @@ def test_the_data_root_reaches_the_training(
         (("gamma-selection", "--gamma", "0.1"), "gamma: gamma-selection has its own values"),
         (("cifar10-main", "--schedule", "papr"), "schedule: expected one of"),
         (("cifar10-main", "--cluster", "slurm"), "cluster: expected 'ray' or an address"),
+        (("cifar10-main", "--epochs", "5", "--minutes", "3"), "minutes: takes the place of --epochs"),
+        (("cifar10-shallow", "--rows", "5-bcop", "--gamma", "0.1"), "gamma: none of the chosen rows has CR"),
+        (("cifar10-times", "--gamma", "0.1"), "gamma: none of the chosen rows has CR"),
+        (("figure1", "--width", "7"), "width: figure1 trains nothing and does not take it"),
+        (("results", "--dry-run"), "dry-run: results trains nothing"),
+        (("list",), "out: list trains nothing"),
+        (("cifar10-main,cifar10-times", "--count", "100"), "count: expected at least one batch of 128"),
+        (("cifar10-times", "--dry-run", "--count", "100"), "count: expected at least one batch of 128"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(
+    arguments: tuple[str, ...], message: str, trained: list[TrainConfig], tmp_path: Path
+) -> None:
     with pytest.raises(ArgumentError, match=message):
         run(*arguments, "--out", str(tmp_path))
+    assert trained == []
+
+
+def test_trained_tables_are_written_before_anything_is_timed(
+    trained: list[TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.paper.times.time_networks", stop)
+    with pytest.raises(AssertionError):
+        run("cifar10-main,cifar10-times", "--rows", "5", "--epochs", "1", "--out", str(tmp_path))
+    assert len(trained) == 3
+    assert (tmp_path / "tables" / "cifar10-main.md").exists()

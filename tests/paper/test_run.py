@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_a_failed_row_does_not_stop_the_others(tmp_path: Path) -> None:
     jobs = plan([NETWORK], SMALL, [0, 1], tmp_path)
     (failure,) = run_in_order(jobs, StandIn(broken=(0,)), say=lambda _: None)
     assert (failure.job, failure.message) == (jobs[0], "the loss is not finite")
+    assert jobs[1].state is State.DONE
+
+
+def test_no_fault_of_one_row_stops_the_others(tmp_path: Path) -> None:
+    jobs, working = plan([NETWORK], SMALL, [0, 1], tmp_path), StandIn()
+
+    def train(config: TrainConfig, out: Path, **options: Any) -> Any:
+        if config.seed == 0:
+            raise RuntimeError("CUDA out of memory\nand more")
+        return working(config, out, **options)
+
+    (failure,) = run_in_order(jobs, train, say=lambda _: None)
+    assert (failure.job, failure.message) == (jobs[0], "RuntimeError: CUDA out of memory")
     assert jobs[1].state is State.DONE
 
 

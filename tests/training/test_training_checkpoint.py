@@ -167,7 +167,9 @@ def test_truncated_checkpoint(tmp_path, share):
     write_checkpoint(tmp_path, model, optimizer, position(3))
     whole = (tmp_path / LATEST).read_bytes()
     (tmp_path / LATEST).write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(CheckpointError, match=f"{LATEST} is truncated or damaged"):
+    with pytest.raises(
+        CheckpointError, match=f"{LATEST} is truncated or damaged .*; remove it to begin again"
+    ):
         read_checkpoint(tmp_path)
 
 

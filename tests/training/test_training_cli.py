@@ -61,6 +61,8 @@ def test_run_prints_plain_lines_and_its_result(command, tmp_path):
         (["--epochs", "2", "--minutes", "1"], "minutes: takes the place of --epochs; give one of the two"),
         (["--augment", "crop-flip", "--crop", "8"], "crop: expected a padding below the side of the"),
         (["--resume"], "holds no run; start one without --resume"),
+        (["--warmup", "0.5"], "warmup: the schedule step has none; use onecycle or cosine, or leave it out"),
+        (["--nodes", "2"], "nodes: nobody has started the processes of 2 machines; start them by torchrun"),
         (["--config", "absent.toml"], "config: cannot read absent.toml"),
         (["--epochs", "many"], "Invalid value for '--epochs'"),
         (["--no-such-flag"], "--no-such-flag"),

@@ -186,6 +186,44 @@ def test_the_command_that_made_a_run_outlives_its_resumption(tmp_path, monkeypat
     assert environment["resumed_by"] == "holdfast train --out run --resume"
 
 
+def test_the_command_of_a_run_without_a_checkpoint_stays_too(tmp_path, monkeypatch):
+    (tmp_path / "config.toml").write_text(QUICK.to_toml())
+    (tmp_path / "environment.json").write_text(json.dumps({"command": "holdfast train --data digits"}))
+    train(QUICK, tmp_path, resume=True)
+    assert (
+        json.loads((tmp_path / "environment.json").read_text())["command"] == "holdfast train --data digits"
+    )
+
+
+class StopInLastEvaluation(Silent):
+    def __init__(self, number):
+        self.number = number
+
+    def evaluated(self, *, epoch, loss, standard, certified):
+        if epoch == 3:
+            os.kill(os.getpid(), self.number)
+
+
+class StopWhileCertifying(StopInLastEvaluation):
+    def evaluated(self, *, epoch, loss, standard, certified):
+        pass
+
+    def say(self, message):
+        if message.startswith("certifying"):
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("stop", [StopInLastEvaluation, StopWhileCertifying])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_step_is_heard(whole, tmp_path, stop, number):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match=r"all steps are done, go on with: holdfast train --out .*--resume"):
+        train(QUICK, tmp_path, progress=stop(number))
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert not (tmp_path / "summary.json").exists()
+    assert train(QUICK, tmp_path, resume=True).test == whole[1].test
+
+
 def test_interruption_leaves_the_signal_handlers_as_they_were(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted):

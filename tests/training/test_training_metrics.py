@@ -13,20 +13,20 @@ def record(step, kind="epoch", **more):
 
 
 def test_records_come_back_as_written(tmp_path):
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, after_step=0)
     log.write(record(1, held_out={"certified": {"36/255": 0.1}}))
     log.write(record(2))
     assert read_metrics(tmp_path) == [record(1, held_out={"certified": {"36/255": 0.1}}), record(2)]
 
 
 def test_new_run_starts_empty(tmp_path):
-    MetricsLog(tmp_path).write(record(1))
-    MetricsLog(tmp_path)
+    MetricsLog(tmp_path, after_step=0).write(record(1))
+    MetricsLog(tmp_path, after_step=0)
     assert read_metrics(tmp_path) == []
 
 
 def test_resumed_run_drops_what_it_will_write_again(tmp_path):
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, after_step=0)
     for entry in (record(5), record(10), record(15), record(10, kind="test", model="last")):
         log.write(entry)
     with log.path.open("a") as file:
@@ -38,12 +38,14 @@ def test_resumed_run_drops_what_it_will_write_again(tmp_path):
 
 def test_damaged_line_is_shown(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nrubbish\n{"step": 2}\n')
-    with pytest.raises(CheckpointError, match="damaged: 'rubbish' is not a JSON record"):
+    with pytest.raises(
+        CheckpointError, match="damaged: 'rubbish' is not a JSON record; remove that line, or the file"
+    ):
         read_metrics(tmp_path)
 
 
 def test_unwritable_log_is_one_sentence(tmp_path):
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, after_step=0)
     log.path.unlink()
     log.path.mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory; .* --resume"):
@@ -75,7 +77,7 @@ class Writer:
 
 
 def test_tensorboard_gets_every_number_under_its_path(tmp_path):
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, after_step=0)
     log.writer = writer = Writer()
     log.write(record(4, best=True, held_out={"label": "estimate", "certified": {"36/255": 0.5}}))
     log.write({"kind": "test", "model": "best", "step": 9, "standard": 0.75})

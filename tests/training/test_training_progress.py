@@ -56,7 +56,14 @@ def test_bar_shows_loss_accuracies_speed_and_time(now):
     bar.say("a [message]")
     bar.end()
     written = stream.getvalue()
-    for text in ("loss 0.125", "held-out 50.0%, certified 25.0%", "250 images/s", "a [message]", "5/10"):
+    for text in (
+        "loss 0.125",
+        "held-out 50.0%, certified 25.0%",
+        "250 images/s",
+        "a [message]",
+        "5/10",
+        "0:02 left",
+    ):
         assert text in written
 
 

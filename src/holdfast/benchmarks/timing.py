@@ -103,6 +103,24 @@ def peak_gflops(repetitions: int = 5) -> dict[str, float]:
     return result
 
 
+def share_of_peak(precision: str, name: str, gflops: float, peak: dict[str, float]) -> float | None:
+    """How much of the machine's peak a contender reaches, in the precision that it computes in.
+
+    Args:
+        precision: of the line that it belongs to.
+        name: of the contender, which says so where it computes in another one.
+        gflops: its rate.
+        peak: from `peak_gflops`, which does not measure float64.
+
+    >>> peak = {"fp32": 100.0, "bf16": 200.0}
+    >>> share_of_peak("bf16", "ours", 50, peak), share_of_peak("bf16", "the paper's, fp32", 50, peak)
+    (0.25, 0.5)
+    """
+    if "float64" in name:
+        return None
+    return gflops / peak["bf16" if precision == "bf16" and "fp32" not in name else "fp32"]
+
+
 def peak_memory(prepare: Callable[[], Callable[[], object]], times: int = 2) -> float:
     """MiB by which the resident memory of a fresh process grows at most, from before `prepare` to after its
     runs.

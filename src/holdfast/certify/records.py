@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 FILE = "certificates.jsonl"
 FORMAT = "holdfast certificates 1"
+HEADER = {
+    *("weights", "weights_sha256", "model", "data", "data_sha256", "classes", "precision", "lipschitz"),
+    *("holdfast", "torch", "python", "machine", "command"),
+}
+"""What the first line says at least."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,8 @@ def read_records(folder: Path) -> Records:
         header = json.loads(first)
         if header["format"] != FORMAT:
             raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
+        if missing := HEADER - header.keys():
+            raise ValueError(f"its first line lacks {', '.join(sorted(missing))}")
         rows = [json.loads(line) for line in lines]
         whole = {
             k: torch.tensor([row[k] for row in rows], device="cpu")

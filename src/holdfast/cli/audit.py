@@ -91,10 +91,11 @@ def audit(
     images = to_float(test.images[:count])
     where = out
     if where is None:
-        less = source.run and _knows_more(source.run, network, len(images), names)
+        less = _knows_more(source.folder, network, len(images), names)
         where = default_folder(
             source,
             "audit",
+            network,
             data=test.name,
             count=len(images) if less else None,
             precision=precision,
@@ -127,13 +128,13 @@ def audit(
 audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 
-def _knows_more(run: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
-    """Whether the run has an audit of these weights that this one, of fewer images or attacks, would hide."""
+def _knows_more(folder: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
+    """Whether there is an audit of these weights that this one, of fewer images or attacks, would hide."""
     from holdfast.certify.exact import network_hash
     from holdfast.report.audit import read_audit
 
     try:
-        known = read_audit(run)
+        known = read_audit(folder)
     except CheckpointError:  # damaged: nothing that could be hidden
         return False
     if known is None or not known.is_of(network_hash(network), "float64"):

@@ -38,7 +38,10 @@ def bench(
 
     from holdfast.benchmarks.plot import plot
     from holdfast.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
+    from holdfast.benchmarks.timing import share_of_peak
+    from holdfast.cli.console import make_folder
 
+    make_folder(out)  # or fail now, and not after a quarter of an hour
     keep_freed_memory()  # for all contenders alike
     console = Console()
     if threads is not None:
@@ -58,13 +61,13 @@ def bench(
         done.append(line)
         for index, timing in enumerate(line.timings):
             last = index == len(line.timings) - 1
-            precision = "bf16" if line.precision == "bf16" and "fp32" not in timing.name else "fp32"
+            share = share_of_peak(line.precision, timing.name, timing.gflops, peak)
             table.add_row(
                 line.title if index == 0 else "",
                 timing.name,
                 f"{timing.images_per_second:,.1f}",
                 f"{timing.gflops:.0f}",
-                f"{timing.gflops / peak[precision]:.0%}",
+                "" if share is None else f"{share:.0%}",
                 f"{line.ratio:.2f}" if last else "",
                 line.reach if last else "",
             )
@@ -75,9 +78,9 @@ def bench(
     if not quick:
         with console.status("time per image against depth and batch"):
             curves = scaling(3)
+    console.print(table)
     # A quick look never replaces the record of the whole table.
     path = save(out / ("speed-quick.json" if quick else "speed.json"), done, peak, curves)
-    console.print(table)
     console.print(f"written: {path}, {plot(path)}")
 
 

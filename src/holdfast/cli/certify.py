@@ -83,6 +83,8 @@ def certify(
         raise ArgumentError(
             "images: --data and --count choose test images; leave them out, or leave out --images"
         )
+    if not images and not resize:
+        raise ArgumentError("no-resize: is about pictures of your own; name them by --images")
     source = find_network(run, zoo, weights)
 
     from holdfast.models.storage import load
@@ -101,6 +103,7 @@ def certify(
     folder = out or default_folder(
         source,
         "certify",
+        network,
         data=whole.name,
         count=None if count == len(whole) else count,
         precision=precision,

@@ -30,7 +30,10 @@ def demo(
 ) -> None:
     """Train a small classifier on handwritten digits, certify it, attack it, and write report.html."""
     start = time.monotonic()
+    import torch
+
     from holdfast.attacks.audit import audit
+    from holdfast.cli.allocator import keep_freed_memory
     from holdfast.cli.certify import as_dict, certify_with_progress, show, write_everything
     from holdfast.cli.network import find_network, test_images
     from holdfast.data import to_float
@@ -43,6 +46,9 @@ def demo(
         if not as_json:
             say(message)
 
+    keep_freed_memory()
+    if threads is not None:
+        torch.set_num_threads(threads)
     options = demo_config(threads)
     again = _is_there(out / CONFIG, options)
     tell(

@@ -35,6 +35,11 @@ class Source:
     run: Path | None
     data: str | None
 
+    @property
+    def folder(self) -> Path:
+        """Where what is found about it belongs."""
+        return Path("runs") / self.name if self.run is None else self.run
+
 
 def find_network(named: Path | None, shipped: str | None, weights: str) -> Source:
     """The network that the arguments of a command name.
@@ -49,9 +54,11 @@ def find_network(named: Path | None, shipped: str | None, weights: str) -> Sourc
             "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME (only one of them)"
         )
     if shipped is not None:
+        _refuse_choice(weights, f"--zoo {shipped}")
         return _shipped(shipped)
     assert named is not None
     if named.is_file():
+        _refuse_choice(weights, str(named))
         if named.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"):
             raise ArgumentError(f"RUN: {named} is a picture; name a network, and the picture by --images")
         return Source(named, named.stem, None, None)
@@ -67,6 +74,11 @@ def find_network(named: Path | None, shipped: str | None, weights: str) -> Sourc
             else f"{named}: is not the folder of a run; expected {file.name} in it"
         )
     return Source(file, named.resolve().name, named, _data_of(named))
+
+
+def _refuse_choice(weights: str, named: str) -> None:
+    if weights != "best":
+        raise ArgumentError(f"weights: {named} is one network; {weights!r} chooses among those of a run")
 
 
 def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dataset":
@@ -103,9 +115,10 @@ def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dat
 def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
     """The test images of a plain folder are drawn from its files: from other files, trained ones would be."""
     from holdfast.certify.records import FILE, read_records
+    from holdfast.data.folder import has_splits
 
     folder = Path(name).expanduser()
-    if source.run is None or not folder.is_dir() or (folder / "test").is_dir():
+    if source.run is None or not folder.is_dir() or has_splits(folder):
         return
     if not (source.run / FILE).is_file():
         return
@@ -119,23 +132,52 @@ def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
 
 
 def default_folder(
-    source: Source, made_by: str, *, data: str, count: int | None, precision: str, weights: str
+    source: Source,
+    made_by: str,
+    network: "LipConvnet",
+    *,
+    data: str,
+    count: int | None,
+    precision: str,
+    weights: str,
 ) -> Path:
     """Where records of a command go: into the run's folder, or a folder of their own if they differ from it.
 
     A run stands for the whole test set of its data and its best weights, proved.
 
     Raises:
-        ArgumentError: the folder of a file, or of a network of the zoo, would be that of somebody's run.
+        ArgumentError: the folder of a file, or of a network of the zoo, would be that of somebody's run, or
+            holds what was found about another network.
     """
-    base = source.run if source.run is not None else Path("runs") / source.name
+    base = source.folder
     if source.run is None and (base / "config.toml").exists():
         raise ArgumentError(f"out: {base} is the folder of a run; name another one with --out")
-    parts = [] if data == source.data or source.run is None else [Path(data).resolve().name]
+    parts = [] if data == source.data else [Path(data).resolve().name]
     parts += [] if count is None else [f"first{count}"]
-    parts += [] if weights == "best" or source.run is None else [weights]
+    parts += [] if weights == "best" else [weights]
     parts += [] if precision == "float64" else [precision]
-    return base / "-".join([made_by, *parts]) if parts else base
+    folder = base / "-".join([made_by, *parts]) if parts else base
+    if source.run is None:
+        _refuse_others(folder, network)
+    return folder
+
+
+def _refuse_others(folder: Path, network: "LipConvnet") -> None:
+    """Two files may have one name: what was found about the first is not replaced in silence."""
+    from holdfast.attacks.report import SUMMARY
+    from holdfast.certify.exact import network_hash
+    from holdfast.certify.records import FILE
+
+    for file in (folder / FILE, folder / SUMMARY):
+        if not file.is_file():
+            continue
+        text = file.read_text(encoding="utf-8")
+        try:
+            known = json.loads(text.partition("\n")[0] if file.name == FILE else text)["weights_sha256"]
+        except (ValueError, KeyError, TypeError):  # damaged: nothing that could be lost
+            continue
+        if known != network_hash(network):
+            raise ArgumentError(f"out: {folder} is about another network; name another folder with --out")
 
 
 def pick_device(name: str) -> "torch.device":

@@ -12,6 +12,7 @@ from rich.table import Table
 from holdfast.errors import ArgumentError, TrainingError, choose
 
 if TYPE_CHECKING:
+    from holdfast.paper.render import Sheet
     from holdfast.paper.reproduction import Reproduction
     from holdfast.paper.run import Failure
 
@@ -33,6 +34,8 @@ holdfast reproduce all --dry-run
 holdfast reproduce results --out runs/paper --results results
 """
 FIGURE_NAMES = ("figure1", "figure2")
+TAKES = {"list": (), "figure1": ("out",), "figure2": ("out",), "results": ("out", "results")}
+"""Names that train nothing, and the options that they read."""
 
 
 def _budget(name: str, explained: str | None = None) -> Any:
@@ -44,6 +47,7 @@ def _machine(name: str, explained: str) -> Any:
 
 
 def reproduce(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -63,7 +67,7 @@ def reproduce(
             "--results", help="With NAME results: folder of kept records; finished runs of --out are added."
         ),
     ] = Path("results"),
-    epochs: Annotated[int, _budget("--epochs", "Passes over the training images.")] = 200,
+    epochs: Annotated[int | None, _budget("--epochs", "Passes over the training images, else 200.")] = None,
     minutes: Annotated[float | None, _budget("--minutes", "Time per row in place of --epochs.")] = None,
     width: Annotated[int, _budget("--width", "Channels of the first stage.")] = 32,
     schedule: Annotated[str, _budget("--schedule", "step (the paper's), onecycle or cosine.")] = "step",
@@ -93,8 +97,7 @@ def reproduce(
     cluster: Annotated[str, _machine("--cluster", "Run rows on Ray: ray, or ray://host:port.")] = "",
 ) -> None:
     """Reproduce a table or figure of the paper. The default budget is the paper's."""
-    if dry_run and (name in FIGURE_NAMES or name == "results"):
-        raise ArgumentError(f"dry-run: {name} trains nothing; leave --dry-run out")
+    _refuse_ignored(context, name)
     if name == "list":
         _list()
     elif name in FIGURE_NAMES:
@@ -108,13 +111,20 @@ def reproduce(
 
         if data_root is not None:
             os.environ["HOLDFAST_DATA"] = str(data_root.resolve())
+        if epochs is not None and minutes is not None:
+            raise ArgumentError("minutes: takes the place of --epochs; leave one of the two out")
         names = _table_names(name)
+        chosen = select(names, [part.strip() for part in rows.split(",") if part.strip()])
         if gamma is not None and "gamma-selection" in names:
             raise ArgumentError(
                 "gamma: gamma-selection has its own values; leave --gamma out, or name other tables"
             )
+        if gamma is not None and not any(
+            network.gamma for _, part in chosen for row in part for network in row.networks.values()
+        ):
+            raise ArgumentError("gamma: none of the chosen rows has CR; leave --gamma out, or choose one")
         budget = Budget(
-            epochs=epochs,
+            epochs=Budget.epochs if epochs is None else epochs,
             minutes=minutes,
             width=width,
             schedule=schedule,
@@ -126,9 +136,8 @@ def reproduce(
             precision=precision,
             threads=threads,
         )
-        wanted = [part.strip() for part in rows.split(",") if part.strip()]
         _tables(
-            Reproduction(select(names, wanted), budget, parse_seeds(seed), out),
+            Reproduction(chosen, budget, parse_seeds(seed), out),
             cluster=cluster,
             images=count,
             dry_run=dry_run,
@@ -136,6 +145,16 @@ def reproduce(
 
 
 reproduce.__doc__ = f"{reproduce.__doc__}\n{EXAMPLES}"
+
+
+def _refuse_ignored(context: typer.Context, name: str) -> None:
+    """An option that has no effect was given for a reason."""
+    for option in context.params:
+        source = context.get_parameter_source(option)
+        given = source is not None and source.name == "COMMANDLINE" and option != "name"
+        if given and name in TAKES and option not in TAKES[name]:
+            flag = option.replace("_", "-")
+            raise ArgumentError(f"{flag}: {name} trains nothing and does not take it; leave --{flag} out")
 
 
 def _table_names(name: str) -> list[str]:
@@ -208,26 +227,29 @@ def _draw_curves(results: Path) -> "Iterable[Path]":
 def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run: bool) -> None:
     import torch
 
-    from holdfast.paper.render import terminal, write
-    from holdfast.paper.times import TIMES, time_networks, time_sheet
+    from holdfast.cli.allocator import keep_freed_memory
+    from holdfast.paper.times import TIMES, check_count, time_networks, time_sheet
 
     console = Console()
+    if reproduction.timed:
+        check_count(images)
     if dry_run:
+        from holdfast.paper.render import terminal
+
         console.print(terminal(reproduction.plan_sheet()))
         for table, rows in reproduction.timed:
             console.print(f"{table.name}: times {len(rows)} rows on {images} images")
         return
-    failures = _run(reproduction, cluster)
-    sheets = list(reproduction.sheets())
-    if reproduction.timed and reproduction.budget.threads is not None:
+    keep_freed_memory()
+    if reproduction.budget.threads is not None:
         torch.set_num_threads(reproduction.budget.threads)
+    failures = _run(reproduction, cluster)
+    for sheet in reproduction.sheets():
+        _show(sheet, reproduction.out)
     for table, rows in reproduction.timed:
         folder = reproduction.out / TIMES
         timings = time_networks(rows, folder, width=reproduction.budget.width, images=images)
-        sheets.append(time_sheet(table, rows, timings))
-    for sheet in sheets:
-        console.print(terminal(sheet))
-        _say_written(write(sheet, reproduction.out / "tables"))
+        _show(time_sheet(table, rows, timings), reproduction.out)
     if failures:
         raise TrainingError(
             f"{len(failures)} of {len(reproduction.jobs)} runs failed; the first is "
@@ -235,17 +257,24 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
         )
 
 
+def _show(sheet: "Sheet", out: Path) -> None:
+    from holdfast.paper.render import terminal, write
+
+    Console().print(terminal(sheet))
+    _say_written(write(sheet, out / "tables"))
+
+
 def _run(reproduction: "Reproduction", cluster: str) -> "Sequence[Failure]":
     from holdfast.paper.run import run_in_order
     from holdfast.training.loop import train
     from holdfast.training.progress import for_terminal
 
-    if cluster:
-        from holdfast.paper.cluster import run_on_ray
-
-        inherited = {name: os.environ[name] for name in ("HOLDFAST_DATA",) if name in os.environ}
-        return run_on_ray(reproduction.jobs, train, cluster, environment=inherited)
     try:
+        if cluster:
+            from holdfast.paper.cluster import run_on_ray
+
+            inherited = {name: os.environ[name] for name in ("HOLDFAST_DATA",) if name in os.environ}
+            return run_on_ray(reproduction.jobs, train, cluster, environment=inherited)
         return run_in_order(reproduction.jobs, train, progress=for_terminal)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("interrupted; the same command goes on where it stopped") from error

@@ -45,6 +45,11 @@ class Archive:
             f"{self.folder}"
         )
 
+    @property
+    def repair(self) -> str:
+        """The same for files that are there and damaged, which a download leaves alone."""
+        return f"remove the folder and run `holdfast data download {self.name}`"
+
 
 ARCHIVES = {
     "cifar10": Archive(

@@ -43,7 +43,7 @@ def _read_classes(path: Path, archive: Archive) -> tuple[str, ...]:
     names = read_restricted_pickle(path).get(archive.class_key)
     if not isinstance(names, list) or not names or not all(isinstance(name, bytes | str) for name in names):
         raise DataError(
-            f"{path}: expected a list of class names under '{archive.class_key}'; {archive.remedy}"
+            f"{path}: expected a list of class names under '{archive.class_key}'; {archive.repair}"
         )
     return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names)
 
@@ -58,7 +58,7 @@ def _read_batch(
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (count, width):
         found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
         raise DataError(
-            f"{path}: expected 'data' to be uint8 {(count, width)}, got {found}; {archive.remedy}"
+            f"{path}: expected 'data' to be uint8 {(count, width)}, got {found}; {archive.repair}"
         )
     if (
         not isinstance(labels, list)
@@ -67,9 +67,9 @@ def _read_batch(
     ):
         found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
         raise DataError(
-            f"{path}: expected '{archive.label_key}' to be {count} integers, got {found}; {archive.remedy}"
+            f"{path}: expected '{archive.label_key}' to be {count} integers, got {found}; {archive.repair}"
         )
     wrong = next((label for label in labels if not 0 <= label < num_classes), None)
     if wrong is not None:
-        raise DataError(f"{path}: expected labels from 0 to {num_classes - 1}, got {wrong}; {archive.remedy}")
+        raise DataError(f"{path}: expected labels from 0 to {num_classes - 1}, got {wrong}; {archive.repair}")
     return pixels, np.array(labels, dtype=np.int64)

@@ -52,7 +52,7 @@ def download(
     """
     archive = ARCHIVES[choose("data", name, ARCHIVES)]
     source = archive.url if url is None else url
-    if urlsplit(source).scheme not in ("http", "https"):
+    if not _is_address(source):
         raise ArgumentError(f"url: expected an http or https address, got {source!r}")
     home = data_root(root)
     folder = home / archive.folder
@@ -73,6 +73,13 @@ def download(
         raise
     part.unlink()
     return folder
+
+
+def _is_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and not any(c <= " " for c in url)
+    except ValueError:
+        return False
 
 
 def _fetch_checked(archive: Archive, url: str, part: Path, progress: Progress | None) -> None:

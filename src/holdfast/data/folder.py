@@ -41,7 +41,7 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected a folder of images in one subfolder per class")
     entries = {entry.name for entry in _visible(root)}
-    if set(SPLITS) <= entries:
+    if has_splits(root):
         if entries != set(SPLITS):
             other = min(entries - set(SPLITS))
             raise DataError(
@@ -69,6 +69,11 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
     return Dataset(str(path), _read_all(files, image_size), labels, tuple(by_class), split)
 
 
+def has_splits(root: Path) -> bool:
+    """Whether a folder says itself which images are for testing; `test` alone may be the name of a class."""
+    return all((root / part).is_dir() for part in SPLITS)
+
+
 def _visible(folder: Path) -> list[Path]:
     seen = (p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _LITTER)
     return sorted(seen, key=lambda p: p.name)  # paths alone sort differently on Windows
@@ -86,6 +91,9 @@ def _image_files(root: Path) -> dict[str, list[Path]]:
         wrong = next(
             (file for file in files if not file.is_file() or file.suffix.lower() not in SUFFIXES), None
         )
+        if wrong is not None and wrong.is_dir() and folder.name in SPLITS:
+            other = next(part for part in SPLITS if part != folder.name)
+            raise DataError(f"{root}: has classes in '{folder.name}' but no folder '{other}'; add it")
         if wrong is not None:
             raise DataError(f"{wrong}: expected a PNG, JPEG or WebP file; convert it, or move it away")
         if not files:

@@ -19,20 +19,19 @@ def run_on_ray(
     address: str = "ray",
     *,
     say: Callable[[str], None] = print,
-    gpus: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Failure, ...]:
     """Run what is not done on a Ray cluster, as many rows at a time as the cluster has room for.
 
-    A row asks for its `threads` CPUs (1 if unset) and `gpus` GPUs. Its folder must be reachable under one
-    path from every machine: that is where it finds its checkpoint when another worker goes on with it.
+    A row asks for its `threads` CPUs (1 if unset) and, where there are GPUs, for one. Its folder must be
+    reachable under one path from every machine: that is where it finds its checkpoint when another worker
+    goes on with it.
 
     Args:
         jobs: the runs.
         train: the training loop; Ray ships it to the workers.
         address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
         say: told about every row that begins or ends.
-        gpus: per row; None is one if the cluster has any.
         environment: variables for the workers, such as where the data is.
 
     Raises:
@@ -45,7 +44,7 @@ def run_on_ray(
         return ()
     started = _connect(ray, address)
     try:
-        return _run(ray, open_jobs, train, say, gpus, environment or {})
+        return _run(ray, open_jobs, train, say, environment or {})
     finally:
         if started:
             ray.shutdown()
@@ -56,11 +55,9 @@ def _run(
     jobs: Sequence[Job],
     train: Train,
     say: Callable[[str], None],
-    gpus: float | None,
     environment: Mapping[str, str],
 ) -> tuple[Failure, ...]:
-    if gpus is None:
-        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+    gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     # An error of holdfast is an answer and comes back as text; only a lost worker is worth another attempt.
     remote = ray.remote(max_retries=RETRIES, runtime_env={"env_vars": dict(environment)})(_run_job)
     waiting: dict[Any, Job] = {}

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -36,6 +37,8 @@ def keep_runs(runs: Path, results: Path) -> tuple[Path, ...]:
     compressed table of label, prediction, runner-up and radius, the radius rounded down. Weights stay where
     they are. Timings and the verdict of an audit come along.
     """
+    if runs.resolve() == results.resolve():
+        raise ArgumentError(f"results: expected another folder than that of the runs, got {results} for both")
     timings = [path for path in (runs / TIMES).glob("*.json") if path.is_file()]
     for path in timings:
         (results / TIMES).mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def _portable(content: dict[str, Any]) -> dict[str, Any]:
     for name in ("command", "resumed_by"):
         if name in content:
             words = shlex.split(content[name])
-            changed[name] = shlex.join(Path(word).name if word.startswith("/") else word for word in words)
+            changed[name] = shlex.join(re.sub(r"^(--[a-z-]+=)?/.*/", r"\1", word) for word in words)
     return changed
 
 

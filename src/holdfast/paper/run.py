@@ -112,7 +112,9 @@ def run_in_order(
         say(f"{place}: {'goes on' if state is State.BEGUN else 'begins'}")
         try:
             job.run(train, progress())
-        except HoldfastError as error:
-            failures.append(Failure(job, str(error)))
-            say(f"{place}: failed: {error}")
+        except Exception as error:  # no room for this row on the GPU, say: the next one may fit
+            reason = str(error).partition("\n")[0]
+            message = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {reason}"
+            failures.append(Failure(job, message))
+            say(f"{place}: failed: {message}")
     return tuple(failures)

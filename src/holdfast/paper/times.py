@@ -72,8 +72,7 @@ def time_networks(
         say: told before every measurement.
         clock: measures one pass; None is `seconds_per_pass`.
     """
-    if images < batch_size:
-        raise ArgumentError(f"count: expected at least one batch of {batch_size} images, got {images}")
+    check_count(images, batch_size)
     clock = seconds_per_pass if clock is None else clock
     found: dict[Network, dict[str, Timing]] = {}
     for network in dict.fromkeys(network for row in rows for network in row.networks.values()):
@@ -92,6 +91,12 @@ def time_networks(
                 write_atomically(path, (json.dumps(asdict(timing), indent=2) + "\n").encode())
             found[network][form] = Timing(**json.loads(path.read_text("utf-8")))
     return found
+
+
+def check_count(images: int, batch_size: int = 128) -> None:
+    """Raise if there is not a batch to time."""
+    if images < batch_size:
+        raise ArgumentError(f"count: expected at least one batch of {batch_size} images, got {images}")
 
 
 def timed_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], dict[Network, dict[str, Timing]]]:

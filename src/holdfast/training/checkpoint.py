@@ -106,12 +106,13 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         return _read(path)
     except CheckpointError as error:
         previous = folder / PREVIOUS
+        nothing_left = CheckpointError(f"{error}; remove it to begin again at step 0")
         if path == previous or not previous.exists():
-            raise
+            raise nothing_left from error
         try:
             step = _read(previous).position.step
         except CheckpointError:
-            raise error from None
+            raise nothing_left from error
         raise CheckpointError(
             f"{error}; the checkpoint before it ({previous}, step {step}) is good: rename it to {LATEST} and "
             "resume again"

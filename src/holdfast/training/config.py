@@ -147,6 +147,8 @@ class TrainConfig:
         if self.nesterov and self.momentum == 0:
             raise ArgumentError("nesterov: needs a momentum above 0, got momentum 0.0; drop one of the two")
         choose("schedule", self.schedule, SCHEDULES)
+        if self.schedule == "step" and self.warmup != type(self).warmup:
+            raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
         choose("precision", self.precision, PRECISIONS)
         choose("series", self.series, SERIES)
         choose("augment", self.augment, AUGMENTATIONS)
@@ -201,6 +203,8 @@ class TrainConfig:
             return cls.from_toml(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"config: cannot read {path}: {error}") from error
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from error
 
     def changes(self, other: "TrainConfig") -> list[str]:
         """Options that differ and decide the weights, as "name: mine -> other's".

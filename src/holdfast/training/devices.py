@@ -30,14 +30,16 @@ def make_fabric(config: TrainConfig) -> "Fabric":
     With several processes the script is started again for each of them, unless torchrun or SLURM has done so.
 
     Raises:
-        TrainingError: torchrun or SLURM started another number of processes than `config` names.
+        TrainingError: torchrun or SLURM started another number of processes than `config` names, nobody did
+            for several machines, or there are too few devices.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
     from lightning_fabric.strategies.strategy import Strategy
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     processes = config.devices * config.nodes
-    _check_world_size(processes)
+    _check_launcher(processes, config.nodes)
     if config.threads is not None:
         # The environment too: the processes that Fabric starts would choose their own number otherwise.
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
@@ -59,7 +61,7 @@ def make_fabric(config: TrainConfig) -> "Fabric":
         fabric.launch()
     except HoldfastError:
         raise
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, MisconfigurationException) as error:
         reason = str(error).partition("\n")[0]
         raise TrainingError(f"devices: cannot start {processes} processes: {reason}") from error
     if fabric.device.type == "cuda":
@@ -107,11 +109,19 @@ def sum_over_processes(fabric: "Fabric", values: Tensor) -> list[float]:
     return [float(value) for value in total.tolist()]
 
 
-def _check_world_size(processes: int) -> None:
-    for launcher, mark, size in (
-        ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
-        ("SLURM's srun", "SLURM_STEP_ID", "SLURM_NTASKS"),
-    ):
+LAUNCHERS = (
+    ("torchrun", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"),
+    ("SLURM's srun", "SLURM_STEP_ID", "SLURM_NTASKS"),
+)
+
+
+def _check_launcher(processes: int, nodes: int) -> None:
+    if nodes > 1 and not any(mark in os.environ for _, mark, _ in LAUNCHERS):
+        raise TrainingError(
+            f"nodes: nobody has started the processes of {nodes} machines; start them by torchrun or srun "
+            "(docs/scale.md)"
+        )
+    for launcher, mark, size in LAUNCHERS:
         found = os.environ.get(size)
         if mark in os.environ and found is not None and int(found) != processes:
             raise TrainingError(

@@ -85,13 +85,15 @@ def train(
     try:
         trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
         # Only now: an option that no model or dataset takes leaves no folder behind.
-        on_rank_zero(fabric, lambda: describe_run(config, out, checkpoint))
+        on_rank_zero(fabric, lambda: describe_run(config, out, checkpoint, resume=resume))
         with interruption:
             trainer.run()
-        try:
-            return trainer.finish()
-        except KeyboardInterrupt:
-            raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(out)}") from None
+            # The state is whole and saved: from here on the first signal acts at once.
+            interruption.requested = True
+            try:
+                return trainer.finish()
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(out)}") from None
     finally:
         progress.end()
 
@@ -161,10 +163,7 @@ class Trainer:
 
     def run(self) -> None:
         """Do all steps that are left."""
-        if self.fabric.global_rank == 0:
-            self.log = MetricsLog(
-                self.out, after_step=self.position.step, tensorboard=self.config.tensorboard
-            )
+        on_rank_zero(self.fabric, self._open_log)
         if self.is_new and self.config.minutes is not None:
             self._fit_to_budget(self.config.minutes * 60)
         step, total = self.position.step, self.position.total_steps
@@ -189,6 +188,17 @@ class Trainer:
                     self._synchronise(step)
                 if step == total:
                     break
+
+        asked = torch.tensor([float(self.interruption.requested)], device=self.fabric.device)
+        if sum_over_processes(self.fabric, asked)[0]:
+            raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(self.out)}")
+
+    def _open_log(self) -> None:
+        self.log = MetricsLog(self.out, after_step=self.position.step, tensorboard=self.config.tensorboard)
+
+    def _write_log(self, record: dict[str, Any]) -> None:
+        assert self.log is not None, "only the first process writes"
+        self.log.write(record)
 
     def _step(self, images: Tensor, labels: Tensor, step: int) -> None:
         lr = learning_rate(
@@ -273,8 +283,7 @@ class Trainer:
                 "epoch": epoch,
                 "selected_by": f"certified at {SELECTION_RADIUS}",
             } | accuracy
-        if self.log is not None:
-            self.log.write(record)
+        on_rank_zero(self.fabric, lambda: self._write_log(record))
         self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
         self.progress.evaluated(
             epoch=epoch, loss=total / count, standard=accuracy["standard"], certified=certified

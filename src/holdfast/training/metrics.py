@@ -31,14 +31,14 @@ class MetricsLog:
 
     Args:
         folder: of the run.
-        after_step: keep what is already there up to this step (a resumed run), None: start empty.
+        after_step: where the run stands; what is already there is kept up to this step.
         tensorboard: also write TensorBoard events to folder/tensorboard.
     """
 
-    def __init__(self, folder: Path, *, after_step: int | None = None, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
         self.writer = open_tensorboard(folder / "tensorboard") if tensorboard else None
-        kept = [] if after_step is None else [r for r in read_metrics(folder) if _is_before(r, after_step)]
+        kept = [record for record in read_metrics(folder) if _is_before(record, after_step)]
         write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
 
     def write(self, record: dict[str, Any]) -> None:
@@ -71,7 +71,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         try:
             records.append(json.loads(line))
         except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: {line[:60]!r} is not a JSON record") from error
+            raise CheckpointError(
+                f"{path} is damaged: {line[:60]!r} is not a JSON record; remove that line, or the file"
+            ) from error
     return records
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 
@@ -122,28 +122,34 @@ class RichBar:
             TextColumn(
                 "loss {task.fields[loss]}  held-out {task.fields[held_out]}  {task.fields[speed]} images/s"
             ),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]} left"),
             console=self.console,
         )
         self.task: TaskID | None = None
-        self.steps_per_epoch = self.batch_size = 1
+        self.total_steps = self.steps_per_epoch = self.batch_size = 1
         self.pace = Pace(0)
 
     def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """Show the bar."""
-        self.steps_per_epoch, self.batch_size = steps_per_epoch, batch_size
+        self.total_steps, self.steps_per_epoch, self.batch_size = total_steps, steps_per_epoch, batch_size
         self.pace = Pace(step)
         self.task = self.bar.add_task(
-            "train", total=total_steps, completed=step, epoch="0", loss="-", held_out="-", speed="-"
+            "train", total=total_steps, completed=step, epoch="0", loss="-", held_out="-", speed="-", left="-"
         )
         self.bar.start()
 
     def advance(self, *, step: int, loss: float) -> None:
         """Move the bar."""
         if self.task is not None:
-            epoch = f"{step / self.steps_per_epoch:.1f}"
-            speed = f"{self.pace.at(step) * self.batch_size:.0f}"
-            self.bar.update(self.task, completed=step, epoch=epoch, loss=f"{loss:.3f}", speed=speed)
+            pace = self.pace.at(step)
+            self.bar.update(
+                self.task,
+                completed=step,
+                epoch=f"{step / self.steps_per_epoch:.1f}",
+                loss=f"{loss:.3f}",
+                speed=f"{pace * self.batch_size:.0f}",
+                left=clock((self.total_steps - step) / pace),
+            )
 
     def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
         """Show the new accuracies."""

@@ -31,7 +31,7 @@ def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric"
     return read_checkpoint(out) if resume else None
 
 
-def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) -> None:
+def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None, *, resume: bool) -> None:
     """Make the folder and write config.toml and environment.json; from here on it holds a run.
 
     Raises:
@@ -43,7 +43,7 @@ def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None) 
         raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
     step = None if checkpoint is None else checkpoint.position.step
     described = environment(step)
-    if step is not None and (out / ENVIRONMENT).exists():
+    if resume and (out / ENVIRONMENT).exists():
         # The command that made the run stays; the one that went on with it stands beside it.
         try:
             first = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))["command"]
