@@ -41,7 +41,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
         NotProvedError: hooks or methods that were put on a module, which no file can carry.
         CheckpointError: the folder does not exist or cannot be written to.
     """
-    inner = unwrap_unchanged(model)
+    inner = unwrap_unchanged(model, to_prove=False)
     if type(inner) is not LipConvnet:
         raise ArgumentError(
             f"model: expected a network made by holdfast.lipconvnet, got {type(inner).__name__}; "

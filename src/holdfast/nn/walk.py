@@ -45,8 +45,8 @@ def _layers_of_wrapping(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def unwrap_unchanged(model: nn.Module) -> nn.Module:
-    """`unwrap` for a proof, which speaks of the model inside.
+def unwrap_unchanged(model: nn.Module, *, to_prove: bool = True) -> nn.Module:
+    """`unwrap` for a proof, or a file, which speaks of the model inside.
 
     Raises:
         NotProvedError: a hook or a method on a wrapper, or on any part of the model, see `refuse_changes`.
@@ -57,7 +57,7 @@ def unwrap_unchanged(model: nn.Module) -> nn.Module:
         if type(wrapper).__name__ != "OptimizedModule":  # whose forward is what torch compiled
             _refuse_methods_of_instances(wrapper, "model")
     model = unwrap(model)
-    refuse_changes(model)
+    refuse_changes(model, to_prove=to_prove)
     return model
 
 
@@ -136,10 +136,11 @@ STATEMENTS = ("lipschitz_bound", "freeze", "pair_distance_bounds")
 NO_HOOK = "no bound holds for what that does, so remove it"
 
 
-def refuse_changes(module: nn.Module, path: str = "") -> None:
+def refuse_changes(module: nn.Module, path: str = "", *, to_prove: bool = True) -> None:
     """Raise where a module computes something else than its class and weights say, for no bound sees that.
 
-    Inside of a layer of somebody else's nothing is looked at: its own statements speak for that.
+    Inside of a layer of somebody else's nothing is looked at: its own statements speak for that. What is not
+    `to_prove` need not have any.
 
     Raises:
         NotProvedError: a forward hook (of a module, or of all modules), a method that was put on an
@@ -166,7 +167,8 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
                     "no proved bound; make it a LipschitzModule that states one"
                 )
     if isinstance(module, LipschitzModule):
-        for statement in STATEMENTS if isinstance(module, Head) else STATEMENTS[:2]:
+        statements = STATEMENTS if isinstance(module, Head) else STATEMENTS[:2]
+        for statement in statements if to_prove else ():
             # What LipschitzModule itself says is true of every forward: no bound, and a copy.
             stated = getattr(kind, statement) is not getattr(LipschitzModule, statement, None)
             if stated and replaces_forward_without(module, statement):
@@ -178,7 +180,7 @@ def refuse_changes(module: nn.Module, path: str = "") -> None:
             return
     for name, child in module._modules.items():
         if child is not None:
-            refuse_changes(child, f"{path}.{name}" if path else name)
+            refuse_changes(child, f"{path}.{name}" if path else name, to_prove=to_prove)
 
 
 def _refuse_methods_of_instances(module: nn.Module, place: str) -> None:
