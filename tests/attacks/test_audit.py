@@ -344,3 +344,9 @@ def test_what_was_broken_before_ctrl_c_is_told() -> None:
 
     with pytest.raises(BrokenCertificateError):
         audit(model, images, false, attacks=["pgd"], batch_size=1, progress=stop)
+
+
+def test_certificates_say_which_classifier_they_are_about() -> None:
+    model, images = tiny_lipconvnet(), torch.rand(3, *SHAPE)
+    cert = hf.certify(model, images, precision="float32")
+    assert audit(model, images, cert, attacks=["noise"]).about["precision"] == "float32"

@@ -130,3 +130,10 @@ def test_which_weights(run: Path) -> None:
 def test_help_lists_every_attack() -> None:
     output = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
     assert all(name in output for name in audit_module.ATTACKS)
+
+
+def test_every_option_reaches_the_attacks(run: Path) -> None:
+    options = {"steps": 7, "restarts": 3, "targets": 2, "seed": 5}
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    summary = json.loads(call(run, "--json", "--count", "2", "--attacks", "noise", "--box", *flags))
+    assert summary["settings"] == {**options, "box": True, "inside": 0.999}

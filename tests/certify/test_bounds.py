@@ -363,3 +363,13 @@ def test_the_product_of_bounds_rounds_up() -> None:
     for bounds in (1 + torch.rand(50, 4, dtype=torch.float64)).tolist():
         found = ExactNetwork(tuple(SimpleNamespace(bound=b) for b in bounds), None).lipschitz
         assert Fraction(found) >= math.prod(map(Fraction, bounds))
+
+
+def test_a_proof_is_not_remembered_for_maps_of_another_size() -> None:
+    model = nn.Sequential(hf.SOC(4, 4, 3), Flatten(), ConstantHead(torch.randn(3, 64), None))
+    square = torch.rand(2, 4, 4, 4)
+    exact._KNOWN.clear()
+    expected = hf.certify(model, square)
+    exact._KNOWN.clear()
+    hf.certify(model, torch.rand(2, 4, 1, 16))  # sees one row of the taps, and is scaled by that
+    assert torch.equal(hf.certify(model, square).radius, expected.radius)

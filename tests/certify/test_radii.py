@@ -442,3 +442,11 @@ def test_bounds_are_printed_rounded_up(digits: int) -> None:
     for bound in (0.5 + 4 * torch.rand(50, dtype=torch.float64)).tolist():
         printed = Fraction(shown_bound(bound, digits))
         assert 0 <= printed - Fraction(bound) < Fraction(10) ** (2 - digits)
+
+
+@pytest.mark.parametrize(("gap", "slack", "radius"), [(0.0, 0.0, 0.0), (0.5, 0.75, 0.0), (0.5, 0.25, 0.75)])
+def test_classes_with_equal_rows_differ_by_a_constant(gap: float, slack: float, radius: float) -> None:
+    logits = torch.tensor([[1.0, 1.0 - gap, 0.0]], dtype=torch.float64)
+    distances = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
+    found = certify_logits(logits, distances, 1.0, torch.full((1, 3), slack, dtype=torch.float64))
+    assert found.radius.item() == pytest.approx(radius)

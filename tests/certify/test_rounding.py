@@ -375,3 +375,40 @@ def test_householder_of_higher_order_counts_its_angles() -> None:
     with torch.no_grad():
         layer.theta.fill_(1000.0)
     assert forward_error(layer, (8,), 1.0).relative >= (3 * 1000 + 40 * 3 + 300) * 2**-53
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda shape: Normalize((0.4, 0.5, 0.6) * 2, 0.25),
+        lambda shape: hf.SOC(6, 8, 3).double().frozen_series(shape),
+        lambda shape: hf.BCOP(6, 8, 3).double().freeze(shape),
+        lambda shape: hf.Cayley(6, 8, 3).double().freeze(shape),
+    ],
+    ids=["normalize", "series", "circular", "spectral"],
+)
+def test_a_bias_is_rounded_at_every_pixel(build) -> None:
+    """Four times the pixels, twice the norm of the bias over all of them."""
+
+    def absolute(side: int) -> float:
+        torch.manual_seed(0)
+        return forward_error(build((6, side, side)), (6, side, side), 1.0).absolute
+
+    assert absolute(8) == pytest.approx(2 * absolute(4), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layer", "turns"), [(hf.Householder(8), 1), (hf.HouseholderChain(8, length=3), 3)], ids=["hh1", "chain"]
+)
+@torch.no_grad()
+def test_every_reflection_counts_its_angle(layer: LipschitzModule, turns: int) -> None:
+    layer.double().theta.fill_(1000.0)
+    assert forward_error(layer, (8,), 1.0).relative >= turns * 1000 * 2.0**-53
+
+
+def test_every_reflection_of_a_group_counts() -> None:
+    one, three = (
+        forward_error(hf.HouseholderND(8, group_size=4, length=n).double(), (8,), 1.0).relative
+        for n in (1, 3)
+    )
+    assert three >= 1.9 * one  # (length + 1) of them

@@ -168,7 +168,7 @@ def test_nobody_can_forge_around_the_sample(written: tuple[Path, Path, torch.Ten
     assert not all(verify(records, weights, images, sample=4).agrees for _ in range(3))
 
 
-@pytest.mark.parametrize("factor", [0.99, 0.5, 0.025, math.nan])
+@pytest.mark.parametrize("factor", [1 - 1e-6, 0.99, 0.5, 0.025, math.nan])
 def test_a_bound_that_is_too_small_is_noticed(
     written: tuple[Path, Path, torch.Tensor], factor: float
 ) -> None:
@@ -278,3 +278,19 @@ def test_the_written_network_may_be_the_right_one(written: tuple[Path, Path, tor
     rows[0] |= {"bound": header["lipschitz"], "precision": "float64"}
     records.write_text("\n".join(map(json.dumps, [header, *rows])))
     assert verify(records, weights, images).agrees
+
+
+@pytest.mark.parametrize(("more", "factor", "problems"), [(0.0, 1.0, 0), (1e-5, 1.0, 12), (0.0, 1.001, 1)])
+def test_false_float32_records_are_noticed(
+    written: tuple[Path, Path, torch.Tensor], more: float, factor: float, problems: int
+) -> None:
+    """The rounding that was taken off is about 1e-5: no radius may use up what it stands for."""
+    records, weights, images = written
+    cert = hf.certify(hf.load(weights), images, precision="float32")
+    header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
+    header |= {"precision": "float32", "lipschitz": cert.lipschitz / factor}
+    for i, row in enumerate(rows):
+        row |= {n: getattr(cert, n)[i].item() for n in ("prediction", "runner_up", "margin", "rounding")}
+        row["radius"] = cert.radius[i].item() * factor + more
+    records.write_text("\n".join(map(json.dumps, [header, *rows])))
+    assert len(verify(records, weights, images, sample=12).problems) == problems

@@ -1,6 +1,7 @@
 """holdfast certify and report, on a tiny run and on pictures."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 import holdfast as hf
+from holdfast.certify.curve import RADII, shown
 from holdfast.certify.records import read_records
 from holdfast.cli.class_names import CIFAR100, class_names
 from holdfast.cli.network import Source
@@ -58,6 +60,21 @@ def test_json_is_for_scripts(command: Command, run: Path) -> None:
     assert Path(found["report"]).is_file()
 
 
+def test_the_numbers_of_the_result_are_those_of_the_certificates(command: Command, run: Path) -> None:
+    digits = load("digits", split="test")
+    cert = hf.certify(hf.load(run / "best.safetensors"), to_float(digits.images))
+    accuracy = hf.certified_accuracy(cert, digits.labels)
+    median = torch.where(cert.prediction == digits.labels, cert.radius, 0.0).median().item()
+    found = json.loads(command("certify", run, "--json").out)
+    assert found["standard"] == accuracy.standard
+    assert found["certified"] == {name: accuracy[radius] for name, radius in RADII.items()}
+    assert len({found["standard"], *found["certified"].values()}) > 1, "the test tells no columns apart"
+    assert (found["median_radius"], found["lipschitz"]) == (median, cert.lipschitz)
+    shares = [accuracy.standard, *accuracy.certified.values()]
+    row = r"[^0-9]+".join(re.escape(f"{share:.2%}") for share in shares)
+    assert re.search(rf"{row}[^0-9]+{re.escape(shown(median))}", command("certify", run).out)
+
+
 def test_records_of_a_file_do_not_replace_those_of_a_run(
     command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +84,7 @@ def test_records_of_a_file_do_not_replace_those_of_a_run(
     result = command("certify", f"{run.name}.safetensors", "--data", "digits", "--count", 3)
     assert (result.code, result.err.strip()) == (
         2,
-        f"out: runs/{run.name} is the folder of a run; name another one with --out",
+        f"out: runs/{run.name}/digits is in the folder of a run; name another one with --out",
     )
     assert (run / "certificates.jsonl").read_bytes() == before
 
@@ -78,14 +95,14 @@ def test_records_of_files_do_not_replace_each_other(
     monkeypatch.chdir(tmp_path)
     certify = ("certify", run / "best.safetensors", "--data", "digits", "--count", 3)
     assert command(*certify).code == 0
-    records = tmp_path / "runs/best/certify-digits-first3/certificates.jsonl"
+    records = tmp_path / "runs/best/digits/certify-first3/certificates.jsonl"
     before = records.read_bytes()
     assert command(*certify).code == 0  # the same network may
     hf.save(hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), "best.safetensors")
     refused = command("certify", "best.safetensors", "--data", "digits", "--count", 3)
     assert (refused.code, refused.err.strip()) == (
         2,
-        "out: runs/best/certify-digits-first3 is about another network; name another folder with --out",
+        "out: runs/best/digits/certify-first3 is about another network; name another folder with --out",
     )
     assert records.read_bytes() == before
 

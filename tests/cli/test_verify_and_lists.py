@@ -49,6 +49,36 @@ def test_a_forged_radius_is_exit_1(command: Command, certified: Path) -> None:
     assert "written radius 5, but at most" in result.err
 
 
+def test_a_forged_label_is_exit_1(command: Command, certified: Path) -> None:
+    path = certified / "certificates.jsonl"
+    header, first, *lines = path.read_text().splitlines()
+    row = json.loads(first)
+    forged = json.dumps(row | {"label": (row["label"] + 1) % 10})
+    path.write_text("\n".join([header, forged, *lines]) + "\n")
+    result = command("verify", certified, "--sample", 1)  # all labels are looked at, sampled or not
+    assert result.code == 1
+    assert "image 0: written label" in result.err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data_sha256": "0" * 64}, "holds other images than those that"),
+        ({"data": None}, "is damaged (its first line lacks data)"),
+    ],
+)
+def test_records_of_other_images_are_refused(
+    command: Command, certified: Path, change: dict[str, str | None], message: str
+) -> None:
+    path = certified / "certificates.jsonl"
+    first, *lines = path.read_text().splitlines()
+    header = {name: value for name, value in (json.loads(first) | change).items() if value is not None}
+    path.write_text("\n".join([json.dumps(header), *lines]) + "\n")
+    result = command("verify", certified)
+    assert result.code == 2
+    assert message in result.err
+
+
 def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified: Path) -> None:
     path = certified / "certificates.jsonl"
     first, *lines = path.read_text().splitlines()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.errors import ArgumentError, CheckpointError, NotProvedError
+from holdfast.export import onnx_file
 from holdfast.export.graph import Graph
 from holdfast.export.layers import emit
 from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
@@ -296,3 +297,12 @@ def test_older_runtimes_can_read_it(file: Path) -> None:
     model = onnx.load(file)
     assert (model.ir_version, model.opset_import[0].version) == (8, 17)
     assert onnxruntime.InferenceSession(str(file)).get_providers()
+
+
+def test_the_difference_is_the_largest_on_the_trial_images(tmp_path: Path) -> None:
+    model, images = network(), onnx_file._trial_images((3, 8, 8))
+    assert len(images) == 64
+    written = hf.export.export_onnx(model, tmp_path / "a.onnx")
+    found = hf.export.load(written.path).logits(images)
+    largest = np.abs(found - exact_logits(model, images).numpy()).max()
+    assert written.difference == pytest.approx(largest, rel=1e-6)

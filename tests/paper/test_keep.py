@@ -21,7 +21,7 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
     runs = tmp_path / "runs"
     config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, threads=1)
     summary = train(config, runs / "a")
-    command = f"holdfast train --data digits --config={runs}/b --out {runs}/a"
+    command = f"holdfast train --data digits --config={runs}/b/ --out {runs}/a/"
     environment = json.loads((runs / "a" / "environment.json").read_text()) | {"command": command}
     (runs / "a" / "environment.json").write_text(json.dumps(environment))
     (kept,) = keep_runs(runs, tmp_path / "results")

@@ -125,10 +125,12 @@ def test_broken_certificates_are_loud(make_run: MakeRun, outcomes: Outcomes) -> 
     assert "No certificate broke" not in text
 
 
-def test_an_audit_of_other_weights_says_nothing(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("change", [{"weights_sha256": "other"}, {"precision": "float32"}])
+def test_an_audit_of_something_else_says_nothing(make_run: MakeRun, change: dict[str, str]) -> None:
     folder = make_run()
-    summary = json.loads((folder / "audit.json").read_text()) | {"weights_sha256": "other"}
-    (folder / "audit.json").write_text(json.dumps(summary))
+    summary = json.loads((folder / "audit.json").read_text())
+    assert read_evidence(folder).audit is not None
+    (folder / "audit.json").write_text(json.dumps(summary | change))
     assert read_evidence(folder).audit is None
 
 

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from safetensors.torch import load_file
 from holdfast.certify.curve import RADII
 from holdfast.certify.exact import network_hash
 from holdfast.certify.records import read_records
+from holdfast.data.sources import load
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
 from holdfast.models.storage import load as load_model
 from holdfast.training import loop
 from holdfast.training.checkpoint import LATEST, read_checkpoint
 from holdfast.training.config import TrainConfig
+from holdfast.training.evaluation import proved_accuracy
 from holdfast.training.interruption import Interrupted
 from holdfast.training.loop import train
 from holdfast.training.losses import CertificateLoss
@@ -384,22 +387,22 @@ def test_bf16_run_trains_and_resumes_to_the_same_bits(tmp_path):
     assert all(value.dtype != torch.bfloat16 for value in weights(tmp_path / "a").values())
 
 
-def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path):
+def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path, monkeypatch):
     config = with_options(minutes=0.03, epochs=1)
+    monkeypatch.setattr(loop, "fitting_steps", lambda *_: 12)  # on any machine
     progress = StopAt(6)
     with pytest.raises(Interrupted):
         train(config, tmp_path, progress=progress)
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint is not None
     total = checkpoint.position.total_steps
+    assert total == 12
     assert f"0.03 minutes: {total} steps" in progress.said[0]
     summary = train(config, tmp_path, resume=True)
     assert summary.steps == total
     # The measurement leaves no trace: the same number of steps without a budget ends in the same bits.
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
+    monkeypatch.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
     train(config, tmp_path / "plain")
-    monkey.undo()
     assert_same_bits(weights(tmp_path), weights(tmp_path / "plain"))
 
 
@@ -463,3 +466,38 @@ def test_the_settings_of_the_process_are_as_before(tmp_path, monkeypatch, variab
     assert watch.threads == 1
     assert torch.get_num_threads() == 2
     assert os.environ.get("OMP_NUM_THREADS") == variable
+
+
+class Minutes(Silent):
+    """Every step takes a minute of a clock that stands still otherwise."""
+
+    now = 0.0
+
+    def advance(self, *, step, loss):
+        self.now += 60
+
+
+def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
+    clock, saved, real = Minutes(), [], loop.write_checkpoint
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(loop, "write_checkpoint", lambda *a: (saved.append(a[-1].step), real(*a)))
+    train(with_options(checkpoint_every="5m"), tmp_path / "run", progress=clock)
+    assert saved == [6, 12, 15]  # five minutes after the last one, and at the end
+
+
+def test_where_best_and_last_differ_each_has_its_own_numbers(tmp_path, monkeypatch):
+    shares = iter([0.5, 0.25, 0.25])
+
+    def falling(*_):
+        share = next(shares)
+        return {"label": "x", "images": 1, "standard": share, "certified": dict.fromkeys(RADII, share)}
+
+    monkeypatch.setattr(loop, "held_out_accuracy", falling)
+    summary = train(QUICK, tmp_path / "run")
+    images = load("digits", split="test")
+    for name, file, step in (("best", "best.safetensors", 5), ("last", "model.safetensors", 15)):
+        accuracy, _ = proved_accuracy(load_model(tmp_path / "run" / file), images)
+        assert summary.test[name] == {"step": step, "epoch": step / 5} | accuracy
+    assert summary.test["best"]["standard"] != summary.test["last"]["standard"]
+    records = read_records(tmp_path / "run")
+    assert records.weights_hash == network_hash(load_model(tmp_path / "run" / "best.safetensors"))

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 FILE = "certificates.jsonl"
 FORMAT = "holdfast certificates 1"
-HEADER = {
-    *("weights", "weights_sha256", "model", "data", "data_sha256", "classes", "precision", "lipschitz"),
-    *("holdfast", "torch", "python", "machine", "command"),
-}
-"""What the first line says at least."""
+HEADER = {"weights", "weights_sha256", "model", "data", "data_sha256", "classes", "precision", "lipschitz"}
+"""What the first line says at least; who made the records, and where, may be left out."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +84,17 @@ class Records:
     @property
     def command(self) -> str:
         """What was typed."""
-        return str(self.header["command"])
+        return str(self.header.get("command", ""))
 
     @property
     def versions(self) -> str:
         """Of the software, in a few words."""
-        return ", ".join(f"{name} {self.header[name]}" for name in ("holdfast", "torch", "python"))
+        return ", ".join(f"{name} {self.header.get(name, '?')}" for name in ("holdfast", "torch", "python"))
 
     @property
     def machine(self) -> str:
         """Processor and system."""
-        return str(self.header["machine"])
+        return str(self.header.get("machine", "not said"))
 
 
 def write_records(

@@ -136,8 +136,9 @@ def _judge(error: Exception) -> tuple[str, int]:
         place = "" if error.filename is None else f"{error.filename}: "
         return f"{place}{error.strerror or error}", BAD_INPUT
     first = str(error).partition("\n")[0]
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return f"out of memory ({first}); use a smaller batch_size, width or image_size", BAD_INPUT
+    signs = ("can't allocate memory", "not enough memory")
+    if "MemoryError" in type(error).__name__ or any(sign in first for sign in signs):
+        return f"out of memory ({first}); use a smaller network, smaller images or fewer at a time", BAD_INPUT
     return (
         f"holdfast failed ({type(error).__name__}: {first}); this is a fault of its own, please report "
         "it with what --debug shows",

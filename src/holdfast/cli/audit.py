@@ -91,7 +91,7 @@ def audit(
     images = to_float(test.images[:count])
     where = out
     if where is None:
-        less = _knows_more(source.folder, network, len(images), names)
+        less = _knows_more(source.folder(test.name), network, len(images), names)
         where = default_folder(
             source,
             "audit",

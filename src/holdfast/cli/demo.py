@@ -73,7 +73,8 @@ def demo(
         return
     show(evidence, out)
     assert evidence.audit is not None
-    say(f"Audit:   {len(evidence.audit.radius)} certificates attacked, {evidence.audit.broken} broken")
+    attacked, broken = evidence.audit.summary["certified"], evidence.audit.broken
+    say(f"Audit:   {attacked} certificates attacked, {broken} broken")
     say("")
     say(evidence.sentence)
     page = (out / "report.html").resolve()

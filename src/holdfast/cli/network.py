@@ -35,10 +35,11 @@ class Source:
     run: Path | None
     data: str | None
 
-    @property
-    def folder(self) -> Path:
-        """Where what is found about it belongs."""
-        return Path("runs") / self.name if self.run is None else self.run
+    def folder(self, data: str) -> Path:
+        """Where what is found about it on these images belongs; a file does not say which are its own."""
+        if self.run is not None:
+            return self.run
+        return Path("runs") / self.name / ("" if self.data is not None else Path(data).resolve().name)
 
 
 def find_network(named: Path | None, shipped: str | None, weights: str) -> Source:
@@ -58,9 +59,9 @@ def find_network(named: Path | None, shipped: str | None, weights: str) -> Sourc
         return _shipped(shipped)
     assert named is not None
     if named.is_file():
-        _refuse_choice(weights, str(named))
         if named.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"):
             raise ArgumentError(f"RUN: {named} is a picture; name a network, and the picture by --images")
+        _refuse_choice(weights, str(named))
         return Source(named, named.stem, None, None)
     if not named.exists():
         raise CheckpointError(
@@ -149,10 +150,10 @@ def default_folder(
         ArgumentError: the folder of a file, or of a network of the zoo, would be that of somebody's run, or
             holds what was found about another network.
     """
-    base = source.folder
-    if source.run is None and (base / "config.toml").exists():
-        raise ArgumentError(f"out: {base} is the folder of a run; name another one with --out")
-    parts = [] if data == source.data else [Path(data).resolve().name]
+    base = source.folder(data)
+    if source.run is None and any((place / "config.toml").exists() for place in (base, base.parent)):
+        raise ArgumentError(f"out: {base} is in the folder of a run; name another one with --out")
+    parts = [] if source.data in (None, data) else [Path(data).resolve().name]
     parts += [] if count is None else [f"first{count}"]
     parts += [] if weights == "best" else [weights]
     parts += [] if precision == "float64" else [precision]
@@ -171,10 +172,10 @@ def _refuse_others(folder: Path, network: "LipConvnet") -> None:
     for file in (folder / FILE, folder / SUMMARY):
         if not file.is_file():
             continue
-        text = file.read_text(encoding="utf-8")
         try:
+            text = file.read_text(encoding="utf-8")
             known = json.loads(text.partition("\n")[0] if file.name == FILE else text)["weights_sha256"]
-        except (ValueError, KeyError, TypeError):  # damaged: nothing that could be lost
+        except (OSError, ValueError, KeyError, TypeError):  # damaged: nothing that could be lost
             continue
         if known != network_hash(network):
             raise ArgumentError(f"out: {folder} is about another network; name another folder with --out")

@@ -92,7 +92,9 @@ def reproduce(
         Path | None,
         _machine("--data-root", "Folder with the CIFAR data; else $HOLDFAST_DATA, else ~/.cache/holdfast."),
     ] = None,
-    threads: Annotated[int | None, _machine("--threads", "CPU threads per row.")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="CPU threads per row.", rich_help_panel="Machine", min=1)
+    ] = None,
     precision: Annotated[str, _machine("--precision", "fp32 or bf16-mixed.")] = "fp32",
     cluster: Annotated[str, _machine("--cluster", "Run rows on Ray: ray, or ray://host:port.")] = "",
 ) -> None:
@@ -254,7 +256,7 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
         raise TrainingError(
             f"{len(failures)} of {len(reproduction.jobs)} runs failed; the first is "
             f"{failures[0].job.out.name}: {failures[0].message}"
-        )
+        ) from failures[0].error
 
 
 def _show(sheet: "Sheet", out: Path) -> None:

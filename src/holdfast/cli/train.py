@@ -145,4 +145,7 @@ def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, re
     base = {} if config is None else TrainConfig.read(config).to_dict()
     if "epochs" in given and "minutes" not in given and not resume:
         base.pop("minutes", None)
-    return TrainConfig.from_dict(base | given)
+    options = TrainConfig.from_dict(base | given)
+    if "warmup" in given and options.schedule == "step":
+        raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
+    return options

@@ -71,7 +71,7 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
 
 def has_splits(root: Path) -> bool:
     """Whether a folder says itself which images are for testing; `test` alone may be the name of a class."""
-    return all((root / part).is_dir() for part in SPLITS)
+    return set(SPLITS) <= {entry.name for entry in root.iterdir() if entry.is_dir()}
 
 
 def _visible(folder: Path) -> list[Path]:

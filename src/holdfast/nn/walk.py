@@ -187,7 +187,10 @@ def _refuse_methods_of_instances(module: nn.Module, place: str) -> None:
     """A method that was put on one instance, such as its forward, is not what its class says."""
     theirs = isinstance(module, LipschitzModule) and is_foreign(module)
     compiled = vars(module).get("_compiled_call_impl")  # None but for what module.compile() leaves there
-    if compiled is not None and getattr(compiled, "_torchdynamo_orig_callable", None) != module._call_impl:
+    if (
+        compiled is not None
+        and getattr(compiled, "_torchdynamo_orig_callable", compiled) != module._call_impl
+    ):
         raise NotProvedError(f"{place}: {type(module).__name__} was given another call; {NO_HOOK}")
     for name, value in vars(module).items():
         method = getattr_static(type(module), name, None)

@@ -107,7 +107,10 @@ def _portable(content: dict[str, Any]) -> dict[str, Any]:
     for name in ("command", "resumed_by"):
         if name in content:
             words = shlex.split(content[name])
-            changed[name] = shlex.join(re.sub(r"^(--[a-z-]+=)?/.*/", r"\1", word) for word in words)
+            changed[name] = shlex.join(
+                re.sub(r"^(--[a-z-]+=)?(/.*)", lambda found: (found[1] or "") + Path(found[2]).name, word)
+                for word in words
+            )
     return changed
 
 

@@ -72,6 +72,7 @@ class Failure:
 
     job: Job
     message: str
+    error: Exception | None = None
 
 
 def folder_name(config: TrainConfig) -> str:
@@ -115,6 +116,6 @@ def run_in_order(
         except Exception as error:  # no room for this row on the GPU, say: the next one may fit
             reason = str(error).partition("\n")[0]
             message = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {reason}"
-            failures.append(Failure(job, message))
+            failures.append(Failure(job, message, error))
             say(f"{place}: failed: {message}")
     return tuple(failures)

@@ -106,13 +106,16 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         return _read(path)
     except CheckpointError as error:
         previous = folder / PREVIOUS
-        nothing_left = CheckpointError(f"{error}; remove it to begin again at step 0")
+        if isinstance(error.__cause__, OSError):  # which says nothing of what the file holds
+            raise
         if path == previous or not previous.exists():
-            raise nothing_left from error
+            raise CheckpointError(f"{error}; remove it to begin again at step 0") from error
         try:
             step = _read(previous).position.step
         except CheckpointError:
-            raise nothing_left from error
+            raise CheckpointError(
+                f"{error}, and so is {previous}; remove both to begin again at step 0"
+            ) from error
         raise CheckpointError(
             f"{error}; the checkpoint before it ({previous}, step {step}) is good: rename it to {LATEST} and "
             "resume again"

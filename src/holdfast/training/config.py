@@ -147,8 +147,6 @@ class TrainConfig:
         if self.nesterov and self.momentum == 0:
             raise ArgumentError("nesterov: needs a momentum above 0, got momentum 0.0; drop one of the two")
         choose("schedule", self.schedule, SCHEDULES)
-        if self.schedule == "step" and self.warmup != type(self).warmup:
-            raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
         choose("precision", self.precision, PRECISIONS)
         choose("series", self.series, SERIES)
         choose("augment", self.augment, AUGMENTATIONS)

@@ -62,7 +62,7 @@ def make_fabric(config: TrainConfig) -> "Fabric":
     except HoldfastError:
         raise
     except (RuntimeError, ValueError, MisconfigurationException) as error:
-        reason = str(error).partition("\n")[0]
+        reason = " ".join(str(error).split())
         raise TrainingError(f"devices: cannot start {processes} processes: {reason}") from error
     if fabric.device.type == "cuda":
         # The fastest kernels add in an order that changes from run to run; a resumed run could not be equal.
@@ -116,7 +116,8 @@ LAUNCHERS = (
 
 
 def _check_launcher(processes: int, nodes: int) -> None:
-    if nodes > 1 and not any(mark in os.environ for _, mark, _ in LAUNCHERS):
+    marks = (*(mark for _, mark, _ in LAUNCHERS), "NODE_RANK", "LOCAL_RANK")
+    if nodes > 1 and not any(mark in os.environ for mark in marks):
         raise TrainingError(
             f"nodes: nobody has started the processes of {nodes} machines; start them by torchrun or srun "
             "(docs/scale.md)"
