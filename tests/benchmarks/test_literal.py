@@ -35,3 +35,11 @@ def test_the_other_parts_are_the_same_functions() -> None:
     head, ours = LiteralHead(32, 5), hf.NormalizedLinear(32, 5)
     ours.load_state_dict(head.linear.state_dict())
     torch.testing.assert_close(head(x), ours(x.flatten(1)))
+
+
+@torch.no_grad()
+def test_evaluation_leaves_the_baseline_as_it_is() -> None:
+    slow, x = LiteralSOC(4, 4, 3, 1), torch.randn(1, 4, 8, 8)
+    slow.train()(x)
+    first = slow.eval()(x)
+    assert torch.equal(first, slow(x))

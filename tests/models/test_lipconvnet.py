@@ -216,3 +216,25 @@ def test_frozen_networks_compute_and_certify_the_same() -> None:
     one, other = hf.certify(model, x), hf.certify(frozen, x)
     # Bounds are proved in another way for another form, so they agree as far as both are tight.
     torch.testing.assert_close(one.radius, other.radius, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+def test_a_batch_may_be_empty(conv: str) -> None:
+    """torch's pixel_unshuffle does nothing to a tensor without elements."""
+    model = hf.lipconvnet(5, conv, num_classes=3, width=4, image_size=8).eval()
+    nothing = torch.rand(0, 3, 8, 8)
+    for network in (model, hf.freeze(model)):
+        assert network(nothing).shape == (0, 3)
+    layer = CONVOLUTIONS[conv](3, 8, 3, stride=2)
+    assert layer(nothing).shape == layer.freeze((3, 8, 8))(nothing).shape == (0, 8, 4, 4)
+
+
+def test_a_frozen_series_behind_a_layer_that_autocast_made_bfloat16() -> None:
+    model = nn.Sequential(
+        hf.BCOP(3, 8, 3), hf.SOC(8, 8, 3), hf.Flatten(), hf.NormalizedLinear(8 * 8 * 8, 3)
+    ).eval()
+    images = torch.rand(2, 3, 8, 8)
+    frozen = hf.freeze(model, input_shape=(3, 8, 8))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        # bfloat16 has 8 bits; logits of images this size are of order 1.
+        torch.testing.assert_close(frozen(images).float(), model(images).float(), rtol=0.05, atol=0.05)

@@ -73,8 +73,9 @@ class Nearest:
         """
         self.offer(z, attack)
         factor = _crossing(self.balls, z)
-        length = norms(self.balls.points(z) - self.balls.images)
-        rows = (factor.isfinite() & (factor * length < self.distance)).nonzero()[:, 0]
+        reached = self.balls.points(per_image(torch.where(factor.isfinite(), factor, 0)) * z)
+        length = norms(reached - self.balls.images)  # in a box not in proportion to the factor
+        rows = (factor.isfinite() & (length < self.distance)).nonzero()[:, 0]
         for push in PUSHES:
             if not len(rows):
                 break

@@ -12,7 +12,7 @@ class AttackSettings:
     Args:
         steps: gradient steps of one descent; the other iteration counts are derived from it.
         restarts: descents per target inside the certificate: one from the image, the others from random
-            points of the ball.
+            points of the ball's surface.
         targets: how many of the nearest other classes are aimed at.
         inside: share of the radius at which certificates are attacked, below 1.
         box: keep adversarial points in [0, 1], as pixels are. A certificate holds for all of R^d, so that

@@ -46,9 +46,9 @@ class LiteralSOC(nn.Module):
             )
 
     def norm(self, kernel: Tensor) -> Tensor:
-        """Smallest of the four reshapes' norms; one iteration a step, fifty every two hundred steps."""
+        """Smallest of the four reshapes' norms; one iteration a training step, fifty every two hundred."""
         norms = []
-        iterations = 50 if self.training and self.steps % 200 == 0 else 1
+        iterations = 0 if not self.training else 50 if self.steps % 200 == 0 else 1
         for index in range(4):
             left, right = getattr(self, f"left{index}"), getattr(self, f"right{index}")
             with torch.no_grad():

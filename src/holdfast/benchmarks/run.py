@@ -153,6 +153,8 @@ def _peers(repetitions: int, training: bool) -> Line:
     timings = measure(contenders, repetitions)
     mode = "training step" if training else "evaluation"
     note = f"ratio: {timings[0].name} over {timings[-1].name}; torchlip's layers are not orthogonal"
+    if not training:
+        note += "; exported, AOC is one plain convolution a layer, SOC a polynomial of one"
     title = f"{mode}, LipConvnet-5 shape, width 32, batch 128"
     return _line(
         "peers-train" if training else "peers-eval", title, "" if training else ">= 3", "fp32", timings, note

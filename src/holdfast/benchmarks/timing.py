@@ -36,6 +36,10 @@ class Timing:
     repetitions: int
 
 
+_IN_PLACE = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: torch.ops.aten.baddbmm}
+"""Products that torch's table of formulas does not know, and those that cost as much."""
+
+
 class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the floating point operations of matrix products and convolutions, by torch's own formulas."""
 
@@ -47,7 +51,8 @@ class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        operation = func._overloadpacket
+        formula = flop_registry.get(_IN_PLACE.get(operation, operation))
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
         return result

@@ -90,9 +90,12 @@ def ours_frozen(depth: int, width: int = 32, **options: Any) -> nn.Module:
 
 
 def literal(depth: int, *, activation: str = "hh1", width: int = 32) -> nn.Module:
-    """LipConvnet of the paper's formulation."""
+    """LipConvnet of the paper's formulation, its power iterations settled as training leaves them."""
     torch.manual_seed(0)
-    return literal_lipconvnet(depth, width, CLASSES, activation)
+    model = literal_lipconvnet(depth, width, CLASSES, activation)
+    with torch.no_grad():
+        model.train()(_batch(2)[0])
+    return model
 
 
 def _batch(size: int) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def pointwise(x: Tensor, matrix: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     # Flat, or torch would choose the product's form, and with it the bits, by whether gradients are wanted.
     pixels = x.permute(0, 2, 3, 1).reshape(-1, channels)
-    return F.linear(pixels, matrix).view(batch, height, width, -1).permute(0, 3, 1, 2)
+    return F.linear(pixels, matrix).view(batch, height, width, len(matrix)).permute(0, 3, 1, 2)
 
 
 def circular_conv2d(x: Tensor, kernel: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.errors import ArgumentError
+from holdfast.functional.channels import space_to_depth
 from holdfast.functional.circular import circular_conv2d, spectral_conv2d
 from holdfast.functional.precision import at_least_single, without_autocast
 from holdfast.functional.spectral import (
@@ -54,7 +55,7 @@ class FrozenConv2d(LipschitzModule):
 
     def linear(self, x: Tensor) -> Tensor:
         """The layer without its bias; the input is not checked, the output is a new tensor."""
-        return self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
+        return self.transform(space_to_depth(x) if self.stride == 2 else x)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """(out_channels, H / stride, W / stride); raises if the layer cannot take `input_shape`."""

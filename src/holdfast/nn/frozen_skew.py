@@ -68,6 +68,8 @@ class FrozenSeries(FrozenConv2d):
         return F.pixel_shuffle(x, 2) if self.stride == 2 else x
 
     def _polynomial(self, x: Tensor, keep: int, coefficients: tuple[float, ...]) -> Tensor:
+        if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+            x = x.to(self.kernel.dtype)  # a layer in front may have made it bfloat16
         size = tuple(x.shape[2:])
         operator = self.cache.get((self.kernel,), lambda: SkewOperator(self._taps(), *size), size)
         return operator.series(x, coefficients, torch.ones((), device="cpu"), keep)

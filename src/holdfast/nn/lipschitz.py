@@ -7,10 +7,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Self, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.errors import ArgumentError, NotProvedError, check_positive
+from holdfast.functional.channels import space_to_depth
 
 Shape = tuple[int, ...]
 Value = TypeVar("Value")
@@ -209,7 +209,7 @@ class OrthogonalConv2d(LipschitzModule):
         self.output_shape(tuple(x.shape[1:]))
         if not x.is_floating_point():
             raise ArgumentError(f"{type(self).__name__}: expected floating point input, got {x.dtype}")
-        y = self.transform(F.pixel_unshuffle(x, 2) if self.stride == 2 else x)
+        y = self.transform(space_to_depth(x) if self.stride == 2 else x)
         return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
 
     def output_shape(self, input_shape: Shape) -> Shape:
