@@ -244,10 +244,11 @@ def _machine(data: dict[str, Any]) -> str:
     about, peak = data["machine"], data["peak_gflops"]
     counts = [timing["repetitions"] for line in data["lines"] for timing in line["timings"]]
     usual, most = min(counts), max(counts)
+    rates = " and ".join(f"{rate:,.0f} GFLOP/s in {precision}" for precision, rate in peak.items())
     more = f" ({most} where a ratio is near 1)" if most > usual else ""
     return (
         f"Measured on {about['time'].split()[0]}: {about['cpu']}, {about['threads']} threads, torch "
-        f"{about['torch']}; peak {peak['fp32']:,.0f} GFLOP/s in fp32 and {peak['bf16']:,.0f} in bf16; "
+        f"{about['torch']}; peak {rates}; "
         f"medians of {usual} repetitions{more}, in turns."
     )
 

@@ -114,12 +114,25 @@ def test_training_learns(whole):
     assert summary.test["last"]["standard"] > 0.5  # chance is 0.1
 
 
-def test_best_is_chosen_on_held_out_images_by_certified_accuracy(whole):
+def test_best_is_chosen_on_held_out_images_by_all_accuracies(whole, tmp_path, monkeypatch):
     out, summary = whole
-    certified = {r["step"]: r["held_out"]["certified"]["36/255"] for r in read_metrics(out)[:3]}
-    assert summary.best["certified"]["36/255"] == max(certified.values())
-    assert certified[summary.best["step"]] == max(certified.values())
+    seen = {r["step"]: r["held_out"] for r in read_metrics(out)[:3]}
+    means = {step: (h["standard"] + sum(h["certified"].values())) / 4 for step, h in seen.items()}
+    assert means[summary.best["step"]] == max(means.values())
     assert summary.best["images"] == 143
+
+    # The second is ahead at 36/255 and in standard accuracy alone, the third in the mean.
+    shares = iter([(0.5, 0.4, 0.3, 0.2), (0.6, 0.5, 0.3, 0.2), (0.55, 0.45, 0.4, 0.3)])
+
+    def measured(*_):
+        standard, *certified = next(shares)
+        shown = dict(zip(RADII, certified, strict=True))
+        return {"label": "x", "images": 1, "standard": standard, "certified": shown}
+
+    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    best = train(QUICK, tmp_path / "run").best
+    assert best["step"] == 15
+    assert best["selected_by"] == "mean of standard and certified accuracies"
 
 
 def test_saved_models_load_and_are_those_of_the_summary(whole):
@@ -385,6 +398,17 @@ def test_bf16_run_trains_and_resumes_to_the_same_bits(tmp_path):
     train(config, tmp_path / "b", resume=True)
     assert_same_bits(weights(tmp_path / "a"), weights(tmp_path / "b"))
     assert all(value.dtype != torch.bfloat16 for value in weights(tmp_path / "a").values())
+
+
+@pytest.mark.parametrize(("precision", "has_bf16", "said"), [
+    ("bf16-mixed", False, True), ("bf16-mixed", True, False), ("fp32", False, False),
+])  # fmt: skip
+def test_bf16_without_instructions_is_said_to_be_slow(tmp_path, monkeypatch, precision, has_bf16, said):
+    monkeypatch.setattr(loop, "has_bf16", lambda: has_bf16)
+    progress = StopAt(1)
+    with pytest.raises(Interrupted):
+        train(with_options(precision=precision), tmp_path, progress=progress)
+    assert any("no bf16 instructions: precision fp32" in message for message in progress.said) is said
 
 
 def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path, monkeypatch):

@@ -34,22 +34,36 @@ class Line:
     note: str = ""
 
 
-def lines(repetitions: int, depths: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Line]]]:
-    """Title and measurement of every line, in the order of the table."""
-    for depth in depths:
+def lines(
+    repetitions: int, depths: tuple[int, ...], bf16: bool = True
+) -> Iterator[tuple[str, Callable[[], Line]]]:
+    """Title and measurement of every line, in the order of the table.
+
+    Args:
+        repetitions: how often each contender runs.
+        depths: of the networks that are compared with the paper's formulation.
+        bf16: whether the processor has it; everything is in fp32 if not.
+    """
+    for depth in depths if bf16 else ():
         reach = {5: ">= 10", 20: ">= 8"}.get(depth, "")
         yield f"training, LipConvnet-{depth}, bf16", partial(_training, depth, True, reach, repetitions)
-    yield "training, LipConvnet-5, fp32", partial(_training, 5, False, ">= 4", repetitions)
+    for depth in (5,) if bf16 else depths:
+        reach = {5: ">= 4"}.get(depth, "")
+        yield f"training, LipConvnet-{depth}, fp32", partial(_training, depth, False, reach, repetitions)
     for depth in depths:
         reach = {5: ">= 8", 20: ">= 4"}.get(depth, "")
         yield f"inference, LipConvnet-{depth}", partial(_inference, depth, reach, repetitions)
-    yield "peak memory of a training step, LipConvnet-20", _memory
+    yield "peak memory of a training step, LipConvnet-20", partial(_memory, bf16)
     # A few percent are less than the noise of a few repetitions.
-    yield "Householder over MaxMin, training", partial(_householder, 10 * repetitions)
-    yield "BCOP and Cayley, training", partial(_others, repetitions)
+    yield "Householder over MaxMin, training", partial(_householder, bf16, 10 * repetitions)
+    yield "BCOP and Cayley, training", partial(_others, bf16, repetitions)
     if peers.available():
         yield "peers, evaluation", partial(_peers, repetitions, False)
         yield "peers, training", partial(_peers, repetitions, True)
+
+
+def _precision(bf16: bool) -> str:
+    return "bf16" if bf16 else "fp32"
 
 
 def _line(key: str, title: str, reach: str, precision: str, timings: list[Timing], note: str = "") -> Line:
@@ -68,7 +82,7 @@ def _training(depth: int, bf16: bool, reach: str, repetitions: int) -> Line:
         ],
         repetitions,
     )
-    precision = "bf16" if bf16 else "fp32"
+    precision = _precision(bf16)
     title = f"training step, LipConvnet-{depth}, width 32, batch 128, SOC + hh1, {precision}"
     return _line(f"train-{depth}-{precision}", title, reach, precision, timings)
 
@@ -102,42 +116,42 @@ def _inference(depth: int, reach: str, repetitions: int) -> Line:
     return _line(f"certify-{depth}", title, reach, "fp32", timings, note)
 
 
-def _memory() -> Line:
-    literal = peak_memory(partial(_memory_of, "literal"))
-    ours = peak_memory(partial(_memory_of, "ours"))
-    note = f"{literal:.0f} MiB by the paper's formulation (fp32), {ours:.0f} MiB by holdfast (bf16)"
+def _memory(bf16: bool) -> Line:
+    literal = peak_memory(partial(_memory_of, "literal", False))
+    ours = peak_memory(partial(_memory_of, "ours", bf16))
+    precision = _precision(bf16)
+    note = f"{literal:.0f} MiB by the paper's formulation (fp32), {ours:.0f} MiB by holdfast ({precision})"
     title = "peak memory of a training step, LipConvnet-20, width 32, batch 128"
-    return Line("memory-20", title, "<= 0.5", ours / literal, "bf16", [], note)
+    return Line("memory-20", title, "<= 0.5" if bf16 else "", ours / literal, precision, [], note)
 
 
-def _memory_of(which: str) -> Callable[[], object]:
-    if which == "literal":
-        return work.training_step(work.literal(20))
-    return work.training_step(work.ours(20), bf16=True)
+def _memory_of(which: str, bf16: bool) -> Callable[[], object]:
+    return work.training_step(work.literal(20) if which == "literal" else work.ours(20), bf16=bf16)
 
 
-def _householder(repetitions: int) -> Line:
+def _householder(bf16: bool, repetitions: int) -> Line:
     timings = measure(
         [
-            Contender("hh1", work.training_step(work.ours(5), bf16=True), 128),
-            Contender("maxmin", work.training_step(work.ours(5, activation="maxmin"), bf16=True), 128),
+            Contender(name, work.training_step(work.ours(5, activation=name), bf16=bf16), 128)
+            for name in ("hh1", "maxmin")
         ],
         repetitions,
     )
     title = "Householder order 1 over MaxMin, training step, LipConvnet-5"
-    return _line("householder", title, "<= 1.03", "bf16", timings)
+    return _line("householder", title, "<= 1.03", _precision(bf16), timings)
 
 
-def _others(repetitions: int) -> Line:
+def _others(bf16: bool, repetitions: int) -> Line:
+    precision = _precision(bf16)
     timings = measure(
         [
-            Contender(f"{conv}, bf16", work.training_step(work.ours(5, conv=conv), bf16=True), 128)
+            Contender(f"{conv}, {precision}", work.training_step(work.ours(5, conv=conv), bf16=bf16), 128)
             for conv in ("bcop", "cayley", "soc")
         ],
         repetitions,
     )
     title = "training step by convolution, LipConvnet-5, width 32, batch 128"
-    return _line("convolutions", title, "", "bf16", timings, "ratio: BCOP over SOC")
+    return _line("convolutions", title, "", precision, timings, "ratio: BCOP over SOC")
 
 
 def _peers(repetitions: int, training: bool) -> Line:

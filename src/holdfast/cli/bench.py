@@ -40,6 +40,7 @@ def bench(
     from holdfast.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
     from holdfast.benchmarks.timing import share_of_peak
     from holdfast.cli.console import make_folder
+    from holdfast.functional.precision import has_bf16
 
     make_folder(out)  # or fail now, and not after a quarter of an hour
     keep_freed_memory()  # for all contenders alike
@@ -47,13 +48,17 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     console.print(" · ".join(f"{key} {value}" for key, value in machine().items()))
+    bf16 = has_bf16()
+    if not bf16:
+        console.print("this processor has no bf16 instructions: everything is in fp32")
     with console.status("measuring the machine's peak"):
-        peak = peak_gflops()
-    console.print(f"peak: {peak['fp32']:.0f} GFLOP/s in fp32, {peak['bf16']:.0f} in bf16")
+        peak = peak_gflops(bf16=bf16)
+    rates = ", ".join(f"{rate:.0f} GFLOP/s in {precision}" for precision, rate in peak.items())
+    console.print(f"peak: {rates}")
     table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "goal")
     done: list[Line] = []
     repetitions = repetitions or (2 if quick else 5)
-    for title, run in lines(repetitions, (5,) if quick else (5, 20)):
+    for title, run in lines(repetitions, (5,) if quick else (5, 20), bf16):
         if quick and "LipConvnet-20" in title:
             continue
         with console.status(title):

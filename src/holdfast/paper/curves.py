@@ -5,10 +5,11 @@ from pathlib import Path
 
 from holdfast.paper.keep import CERTIFICATES
 from holdfast.paper.measure import Run
+from holdfast.training.evaluation import selection_score
 
 
 def best_runs(runs: Iterable[Run]) -> dict[str, Run]:
-    """Of each dataset, by name, the run with the best certified accuracy at 36/255 on held-out images.
+    """Of each dataset, by name, the run whose selected model is the best on held-out images.
 
     Only runs whose certificates were kept have a curve.
     """
@@ -16,7 +17,7 @@ def best_runs(runs: Iterable[Run]) -> dict[str, Run]:
     for run in runs:
         if (run.folder / CERTIFICATES).exists():
             name = Path(run.config.data).name
-            best[name] = max(best.get(name, run), run, key=_selected_by)
+            best[name] = max(best.get(name, run), run, key=_score)
     return dict(sorted(best.items()))
 
 
@@ -25,5 +26,5 @@ def curve_file(folder: Path, dataset: str) -> Path:
     return folder / f"curve-{dataset}.png"
 
 
-def _selected_by(run: Run) -> float:
-    return float(run.summary.best["certified"]["36/255"])
+def _score(run: Run) -> float:
+    return selection_score(run.summary.best)

@@ -16,6 +16,7 @@ from holdfast.certify.records import write_records
 from holdfast.data.batches import Batches
 from holdfast.data.sources import load as load_data
 from holdfast.errors import TrainingError
+from holdfast.functional.precision import has_bf16
 from holdfast.models.storage import load as load_model
 from holdfast.models.storage import save
 from holdfast.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
@@ -28,7 +29,7 @@ from holdfast.training.devices import (
     restored_settings,
     sum_over_processes,
 )
-from holdfast.training.evaluation import SELECTION_RADIUS, held_out_accuracy, proved_accuracy
+from holdfast.training.evaluation import SELECTED_BY, held_out_accuracy, proved_accuracy, selection_score
 from holdfast.training.interruption import Interrupted, Interruption
 from holdfast.training.losses import CertificateLoss
 from holdfast.training.metrics import MetricsLog, import_tensorboard
@@ -80,6 +81,8 @@ def train(
     fabric = make_fabric(config)
     if fabric.global_rank:
         progress = Silent()
+    if config.precision == "bf16-mixed" and fabric.device.type == "cpu" and not has_bf16():
+        progress.say("this processor has no bf16 instructions: precision fp32 would be several times faster")
     checkpoint = find_start(config, out, resume=resume, fabric=fabric)
     interruption = Interruption()
     try:
@@ -261,9 +264,8 @@ class Trainer:
         """Measure the held-out images, keep the best model, write a record; always before a checkpoint."""
         accuracy = held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
         step, epoch = self.position.step, self.position.step / self.steps_per_epoch
-        certified = accuracy["certified"][SELECTION_RADIUS]
         best = self.position.best
-        is_best = best is None or certified > best["certified"][SELECTION_RADIUS]
+        is_best = best is None or selection_score(accuracy) > selection_score(best)
         total, count = self.position.losses
         record: dict[str, Any] = {
             "kind": "epoch",
@@ -278,15 +280,14 @@ class Trainer:
         }
         if is_best:
             on_rank_zero(self.fabric, lambda: save(self.model, self.out / BEST))
-            best = {
-                "step": step,
-                "epoch": epoch,
-                "selected_by": f"certified at {SELECTION_RADIUS}",
-            } | accuracy
+            best = {"step": step, "epoch": epoch, "selected_by": SELECTED_BY} | accuracy
         on_rank_zero(self.fabric, lambda: self._write_log(record))
         self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
         self.progress.evaluated(
-            epoch=epoch, loss=total / count, standard=accuracy["standard"], certified=certified
+            epoch=epoch,
+            loss=total / count,
+            standard=accuracy["standard"],
+            certified=accuracy["certified"]["36/255"],
         )
 
     def _speed(self) -> float:
