@@ -1,5 +1,6 @@
 """The time tables, with a clock that returns chosen seconds, and one real pass."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from holdfast.errors import ArgumentError
 from holdfast.paper.render import Sheet
 from holdfast.paper.tables import tables
-from holdfast.paper.times import seconds_per_pass, time_networks, time_sheet, timed_rows
+from holdfast.paper.times import random_network, seconds_per_pass, time_networks, time_sheet, timed_rows
 
 
 def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
@@ -35,7 +36,9 @@ def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
     assert len(calls) == 4  # nothing is timed twice
 
 
-def test_the_papers_width_counts_before_more_images(tmp_path: Path) -> None:
+def test_the_papers_width_counts_before_more_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = partial(random_network, width=2)  # nothing is timed
+    monkeypatch.setattr("holdfast.paper.times.random_network", lambda network, width: small(network))
     rows = tables()["cifar10-times"].select(["5"])
     for width, images in ((2, 512), (32, 128), (32, 256)):
         time_networks(rows, tmp_path, width=width, images=images, say=lambda _: None, clock=lambda *_: 1.0)
