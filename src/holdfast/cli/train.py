@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.allocator import keep_freed_memory
+from holdfast.cli.network import FIXED_SIZE
 from holdfast.errors import ArgumentError
 from holdfast.training.config import TrainConfig
 
@@ -20,6 +21,8 @@ holdfast train --data cifar10 --width 16 --minutes 30 --series wide --crop 0 --s
 --nesterov --precision bf16-mixed --out runs/b
 
 holdfast train --data cifar100 --depth 15 --out runs/paper
+
+holdfast train --data my_photos --start-from lipconvnet5-cifar10 --epochs 20 --lr 0.1 --out runs/mine
 
 holdfast train --out runs/paper --resume
 """
@@ -37,7 +40,7 @@ def _option(name: str, text: str, *, switch: bool = False) -> Any:
 
 PANELS = {
     "Data": ("data", "image_size", "augment", "crop", "held_out"),
-    "Network": ("depth", "conv", "activation", "head", "width", "series"),
+    "Network": ("depth", "conv", "activation", "head", "width", "series", "start_from"),
     "Training": (
         "gamma", "offset", "epochs", "minutes", "batch_size", "lr", "momentum", "nesterov", "weight_decay",
         "schedule", "warmup", "seed",
@@ -81,6 +84,13 @@ def train(
         _option(
             "series",
             "Polynomial of SOC: isometric (fastest), wide (learns more), or the paper's exponential.",
+        ),
+    ] = None,
+    start_from: Annotated[
+        str | None,
+        _option(
+            "start_from",
+            "Begin with the weights of a run, a file or a network of the zoo, and its options above.",
         ),
     ] = None,
     gamma: Annotated[float | None, _option("gamma", "Weight of the certificate in the loss.")] = None,
@@ -145,7 +155,19 @@ def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, re
     base = {} if config is None else TrainConfig.read(config).to_dict()
     if "epochs" in given and "minutes" not in given and not resume:
         base.pop("minutes", None)
+    if "start_from" in given and not resume:
+        base |= _of_start(given["start_from"], given.get("data", base.get("data", TrainConfig.data)))
     options = TrainConfig.from_dict(base | given)
     if "warmup" in given and options.schedule == "step":
         raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
     return options
+
+
+def _of_start(source: str, data: str) -> dict[str, Any]:
+    """The options that the network decides which a run starts from."""
+    from holdfast.training.start import network_options
+
+    found = network_options(source)
+    if data in FIXED_SIZE:
+        del found["image_size"]
+    return found

@@ -1,6 +1,7 @@
 """What a reproduction may spend, and how far that is from what the paper spent."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from holdfast.errors import ArgumentError, choose
 from holdfast.functional.series import SERIES
@@ -120,6 +121,8 @@ def budget_label(config: TrainConfig) -> str:
         parts.append(f"lr {config.lr:g}")
     if config.conv == "soc" and config.series != PAPER.series:
         parts.append(f"{config.series} SOC")
+    if config.start_from is not None:
+        parts.append(f"started from {Path(config.start_from).name}")
     if config.batch_size != plain.batch_size:
         parts.append(f"batch {config.batch_size}")
     if config.momentum != plain.momentum:

@@ -61,6 +61,8 @@ class TrainConfig:
         width: channels of the first stage; every stage doubles them.
         series: polynomial of the SOC layers, "isometric", "wide" or "exponential" (the paper's); other
             convolutions have none.
+        start_from: weights to begin with in the place of random ones: the folder of a run, a .safetensors
+            file, or the name of a network that ships. It has the same body; another head stays random.
         gamma: weight of the certificate in the loss; 0 is plain cross entropy.
         offset: subtracted from the true class's logit inside the cross entropy, which asks for a margin.
         epochs: passes over the training images; ignored when `minutes` is given.
@@ -105,6 +107,7 @@ class TrainConfig:
     head: str = "lln"
     width: int = 32
     series: str = "isometric"
+    start_from: str | None = None
     gamma: float = 0.5
     offset: float = 0.0
     epochs: int = 200

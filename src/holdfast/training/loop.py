@@ -38,6 +38,7 @@ from holdfast.training.parts import Split, augmentation, build_model, load_split
 from holdfast.training.progress import Progress, Silent
 from holdfast.training.run_folder import describe_run, find_start
 from holdfast.training.schedule import learning_rate
+from holdfast.training.start import begin_with
 from holdfast.training.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def train(
 ) -> RunSummary:
     """Train a LipConvnet as `config` says and write everything to the folder `out`.
 
-    Guarantee: the weights depend on `config` and the data alone. A run that was killed and resumed ends in
-    the same bits as one that was not, on the same kind of machine with the same number of threads. A run
-    with a time budget fixes its number of steps before the first one and keeps it when it is resumed.
+    Guarantee: the weights depend on `config`, the data and the weights it starts from, if any. A run that
+    was killed and resumed ends in the same bits as one that was not, on the same kind of machine with the
+    same number of threads. A run with a time budget fixes its number of steps before the first one and keeps
+    it when it is resumed.
 
     Selection uses held-out training images; the test set is read once, after the last step.
 
@@ -127,6 +129,8 @@ class Trainer:
         self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
         self.augment = augmentation(config, split.images)
         self.model = build_model(config, split.images)
+        if config.start_from is not None and checkpoint is None:
+            begin_with(self.model, config.start_from)
         self.optimizer = make_optimizer(self.model, config, fabric.device)
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
         self.criterion = CertificateLoss(config.gamma, offset=config.offset)

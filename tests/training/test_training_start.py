@@ -1,0 +1,124 @@
+"""Runs that begin with the weights of another network."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import holdfast as hf
+from holdfast.cli.train import collect_options
+from holdfast.errors import ArgumentError, CheckpointError
+from holdfast.models.lipconvnet import LipConvnet
+from holdfast.training.config import TrainConfig
+from holdfast.training.interruption import Interrupted
+from holdfast.training.loop import train
+from holdfast.training.start import begin_with
+
+from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
+
+STILL = 1e-30
+"""A learning rate that changes no bit of a weight."""
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose best model is not its last."""
+    out: Path = tmp_path_factory.mktemp("runs") / "first"
+    train(replace(QUICK, epochs=2), out)
+    return out
+
+
+def test_a_run_begins_with_the_best_model_of_another(first: Path, tmp_path: Path) -> None:
+    later = replace(QUICK, epochs=1, lr=STILL, weight_decay=0.0, seed=1, start_from=str(first))
+    train(later, tmp_path / "later")
+    mine, theirs = weights(tmp_path / "later"), weights(first, "best.safetensors")
+    learned = [name for name in theirs if name.endswith(("weight", "bias", "angles", "theta"))]
+    assert len(learned) >= 8
+    assert_same_bits({name: mine[name] for name in learned}, {name: theirs[name] for name in learned})
+
+
+def test_it_learns_on(first: Path, tmp_path: Path) -> None:
+    before = train(replace(QUICK, epochs=2), tmp_path / "same")
+    after = train(replace(QUICK, epochs=2, start_from=str(first)), tmp_path / "later")
+    assert after.loss < before.loss
+    assert 'start_from = "' in (tmp_path / "later" / "config.toml").read_text()
+
+
+def small(**changes: object) -> LipConvnet:
+    options = {"depth": 5, "num_classes": 10, "width": 2, "image_size": 8, "in_channels": 1} | changes
+    return hf.lipconvnet(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{"num_classes": 3}, {"head": "orthogonal"}, {"image_size": 24}])
+def test_another_head_stays_random(tmp_path: Path, changes: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    saved = small()
+    hf.save(saved, tmp_path / "saved.safetensors")
+    model = small(**changes)
+    drawn = {name: value.clone() for name, value in model.head.state_dict().items()}
+    begin_with(model, str(tmp_path / "saved.safetensors"))
+    assert_same_bits(model.body.state_dict(), saved.body.state_dict())
+    assert_same_bits(model.head.state_dict(), drawn)
+
+
+def test_the_zoo_is_a_start() -> None:
+    name = "lipconvnet5-cifar10"
+    options = collect_options({"start_from": name}, out=Path("none"), config=None, resume=False)
+    assert (options.width, options.series, options.head, options.image_size) == (
+        16,
+        "wide",
+        "orthogonal",
+        None,
+    )
+    shipped = hf.load(name)
+    model = hf.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
+    begin_with(model, name)
+    assert all(value.dtype == torch.float32 for value in model.parameters())
+    kernel = model.body.stage2.conv1.weight  # type: ignore[union-attr]
+    assert torch.equal(kernel, shipped.body.stage2.conv1.weight.float())  # type: ignore[union-attr, operator]
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    hf.save(small(), tmp_path / "a.safetensors")
+    with pytest.raises(
+        ArgumentError, match=r"a\.safetensors has depth 5, width 2, but this run depth 10, width 4"
+    ):
+        begin_with(small(depth=10, width=4), str(tmp_path / "a.safetensors"))
+
+
+def test_a_start_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no network of this name ships"):
+        train(replace(QUICK, start_from="lipconvnet99"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_does_not_need_its_start_any_more(first: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(first / "best.safetensors", tmp_path / "start.safetensors")
+    config = replace(QUICK, start_from=str(copy))
+    train(config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "parts", progress=StopAt(7))
+    copy.unlink()
+    train(config, tmp_path / "parts", resume=True)
+    assert_same_bits(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_options_of_the_command_come_from_the_start_unless_given(tmp_path: Path) -> None:
+    hf.save(small(activation="maxmin"), file := tmp_path / "a.safetensors")
+    given = {"start_from": str(file), "data": str(tmp_path)}
+    options = collect_options(given, out=tmp_path, config=None, resume=False)
+    assert (options.activation, options.width, options.image_size) == ("maxmin", 2, 8)
+    asked = collect_options(given | {"width": 4}, out=tmp_path, config=None, resume=False)
+    assert asked.width == 4  # and `begin_with` says that it does not fit
+    (tmp_path / "b.toml").write_text(TrainConfig(start_from=str(file), width=4).to_toml())
+    read = collect_options({}, out=tmp_path, config=tmp_path / "b.toml", resume=False)
+    assert (read.width, read.start_from) == (4, str(file))
+
+
+def test_no_file_of_a_run_is_changed_by_those_that_start_from_it(first: Path, tmp_path: Path) -> None:
+    before = load_file(first / "best.safetensors")
+    train(replace(QUICK, epochs=1, start_from=str(first / "best.safetensors")), tmp_path / "later")
+    assert_same_bits(before, load_file(first / "best.safetensors"))
