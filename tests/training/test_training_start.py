@@ -1,5 +1,6 @@
 """Runs that begin with the weights of another network."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 import holdfast as hf
+from holdfast import zoo
+from holdfast.certify.exact import network_hash
 from holdfast.cli.train import collect_options
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.lipconvnet import LipConvnet
@@ -47,6 +50,24 @@ def test_it_learns_on(first: Path, tmp_path: Path) -> None:
     assert 'start_from = "' in (tmp_path / "later" / "config.toml").read_text()
 
 
+def test_a_run_tells_what_it_started_from(first: Path, tmp_path: Path) -> None:
+    def told(out: Path) -> dict[str, object]:
+        found: dict[str, object] = json.loads((out / "environment.json").read_text())["started_from"]
+        return found
+
+    second, third = tmp_path / "second", tmp_path / "third"
+    with pytest.raises(Interrupted):
+        train(replace(QUICK, start_from=str(first)), second, progress=StopAt(7))
+    train(replace(QUICK, start_from=str(first)), second, resume=True)
+    sha = network_hash(hf.load(first / "best.safetensors"))
+    assert told(second) == {"network": str(first), "weights_sha256": sha, "epochs": 2.0}
+    train(replace(QUICK, epochs=1, start_from=str(second)), third)
+    assert told(third)["epochs"] == 5.0
+    train(replace(QUICK, epochs=1, start_from=str(second / "model.safetensors")), tmp_path / "fourth")
+    assert told(tmp_path / "fourth")["epochs"] is None
+    assert "started_from" not in json.loads((first / "environment.json").read_text())
+
+
 def small(**changes: object) -> LipConvnet:
     options = {"depth": 5, "num_classes": 10, "width": 2, "image_size": 8, "in_channels": 1} | changes
     return hf.lipconvnet(**options)  # type: ignore[arg-type]
@@ -75,7 +96,11 @@ def test_the_zoo_is_a_start() -> None:
     )
     shipped = hf.load(name)
     model = hf.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
-    begin_with(model, name)
+    told = begin_with(model, name)
+    card = json.loads((zoo.FOLDER / f"{name}.json").read_text())
+    assert told["weights_sha256"] == card["weights_sha256"]
+    before = card["training"].get("started_from", {"epochs": 0})
+    assert told["epochs"] == card["training"]["epochs"] + before["epochs"]
     assert all(value.dtype == torch.float32 for value in model.parameters())
     kernel = model.body.stage2.conv1.weight  # type: ignore[union-attr]
     assert torch.equal(kernel, shipped.body.stage2.conv1.weight.float())  # type: ignore[union-attr, operator]

@@ -90,7 +90,9 @@ def train(
     try:
         trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
         # Only now: an option that no model or dataset takes leaves no folder behind.
-        on_rank_zero(fabric, lambda: describe_run(config, out, checkpoint, resume=resume))
+        on_rank_zero(
+            fabric, lambda: describe_run(config, out, checkpoint, trainer.started_from, resume=resume)
+        )
         with interruption:
             trainer.run()
             # The state is whole and saved: from here on the first signal acts at once.
@@ -129,8 +131,9 @@ class Trainer:
         self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
         self.augment = augmentation(config, split.images)
         self.model = build_model(config, split.images)
+        self.started_from: dict[str, Any] | None = None
         if config.start_from is not None and checkpoint is None:
-            begin_with(self.model, config.start_from)
+            self.started_from = begin_with(self.model, config.start_from)
         self.optimizer = make_optimizer(self.model, config, fabric.device)
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
         self.criterion = CertificateLoss(config.gamma, offset=config.offset)

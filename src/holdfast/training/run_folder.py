@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ArgumentError, CheckpointError, TrainingError
 from holdfast.files import write_atomically
@@ -31,7 +31,14 @@ def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric"
     return read_checkpoint(out) if resume else None
 
 
-def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None, *, resume: bool) -> None:
+def describe_run(
+    config: TrainConfig,
+    out: Path,
+    checkpoint: Checkpoint | None,
+    started_from: dict[str, Any] | None,
+    *,
+    resume: bool,
+) -> None:
     """Make the folder and write config.toml and environment.json; from here on it holds a run.
 
     Raises:
@@ -43,13 +50,18 @@ def describe_run(config: TrainConfig, out: Path, checkpoint: Checkpoint | None, 
         raise ArgumentError(f"out: cannot make the folder {out}: {error.strerror or error}") from error
     step = None if checkpoint is None else checkpoint.position.step
     described = environment(step)
+    if started_from is not None:
+        described["started_from"] = started_from
     if resume and (out / ENVIRONMENT).exists():
         # The command that made the run stays; the one that went on with it stands beside it.
         try:
-            first = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))["command"]
+            before = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))
+            first = before["command"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{out / ENVIRONMENT} is damaged ({error}); remove it to go on") from error
         described |= {"command": first, "resumed_by": described["command"]}
+        if "started_from" in before:
+            described.setdefault("started_from", before["started_from"])
     write_atomically(out / ENVIRONMENT, (json.dumps(described, indent=2) + "\n").encode())
     write_atomically(out / CONFIG, config.to_toml().encode())
 

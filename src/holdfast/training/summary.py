@@ -23,7 +23,7 @@ class RunSummary:
         images_per_second: training images per second of `elapsed`.
         loss: mean training loss since the evaluation before the last.
         held_out: accuracies of the last model on the held-out images, an estimate.
-        best: the same of the best model, with its step; chosen by certified accuracy at 36/255.
+        best: the same of the best model, with its step; `selected_by` says how it was chosen.
         test: proved accuracies on the test set, of the models "last" and "best".
     """
 
