@@ -159,7 +159,10 @@ def zoo(folder: Path = ZOO) -> str:
         shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
         cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
         epochs, width = training["budget"].split(", ")[:2]
-        spent = f"{width}, {epochs}, {training['hours']:.1f} hours of {cores}"
+        hours = f"{training['hours']:.1f} hours"
+        if start := training.get("started_from"):
+            epochs, hours = f"{start['epochs']:g} + {epochs}", f"{start['hours']:.1f} + {hours}"
+        spent = f"{width}, {epochs}, {hours} of {cores}"
         rows.append([f"`{card['name']}`", *shares, spent, verdict])
         if card["paper"]:
             rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "width 32, 200 epochs", ""])
@@ -168,8 +171,11 @@ def zoo(folder: Path = ZOO) -> str:
 
 
 def budgets(folder: Path = RESULTS) -> str:
-    """What width, epochs and crops make of the time that they take: every run of one network, by its cost."""
-    runs = [run for run in finished_runs(folder) if run.network == FLAGSHIP]
+    """What width, epochs and crops make of the time that they take: every run of one network, by its cost.
+
+    Runs that went on with a trained network are left out: the cost of that is not theirs.
+    """
+    runs = [run for run in finished_runs(folder) if run.network == FLAGSHIP and run.config.start_from is None]
     rows = [
         [
             str(run.config.width),

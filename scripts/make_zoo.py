@@ -20,8 +20,7 @@ from holdfast.certify.exact import network_hash
 from holdfast.certify.outcomes import Outcomes
 from holdfast.data import load as load_data
 from holdfast.data import to_float
-from holdfast.paper.budget import budget_label
-from holdfast.paper.measure import read_run
+from holdfast.paper.measure import Run, read_run
 from holdfast.paper.tables import reported_rows
 from holdfast.zoo import FOLDER as ZOO
 
@@ -31,6 +30,7 @@ LARGEST = 20e6
 
 def make(run_folder: Path, name: str) -> dict[str, Any]:
     run = read_run(run_folder)
+    start = _start(run)
     file = ZOO / f"{name}.safetensors"
     hf.save(hf.load(run_folder / "best.safetensors"), file, compact=True)
     if file.stat().st_size > LARGEST:
@@ -56,17 +56,32 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
         },
         "training": {
             "run": run.folder.name,
-            "budget": budget_label(run.config),
+            "budget": run.budget,
             "gamma": run.config.gamma,
             "seed": run.config.seed,
             "epochs": run.summary.epochs,
             "hours": run.hours,
             "cpu": run.environment.get("cpu"),
             "threads": run.environment.get("threads"),
+            **({} if start is None else {"started_from": start}),
         },
         "weights_sha256": network_hash(model),
         "audit": None,
     }
+
+
+def _start(run: Run) -> dict[str, Any] | None:
+    """What the run started from, with the hours that its card tells; read before a new card replaces it."""
+    start = run.environment.get("started_from")
+    if start is None:
+        return None
+    for path in ZOO.glob("*.json"):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        if card["weights_sha256"] == start["weights_sha256"]:
+            training = card["training"]
+            before = training.get("started_from", {"hours": 0.0})
+            return {**start, "run": training["run"], "hours": before["hours"] + training["hours"]}
+    raise SystemExit(f"{run.folder}: started from a network that does not ship, so its cost is not known")
 
 
 def add_audit(card: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from holdfast.paper.measure import finished_runs
 from holdfast.paper.results import results, write_results
 from holdfast.paper.tables import tables
 from holdfast.paper.times import TIMES, time_networks
+from holdfast.training.config import TrainConfig
 
 from .conftest import SMALL, WriteRun, accuracies
 
@@ -151,3 +152,22 @@ def test_both_shares_have_an_error(write_run: WriteRun) -> None:
     write_run("cifar10-main", "5-cr", (61.0, 44.0, 29.0, 12.8))
     (line,) = claims_sheet(finished_runs(root)).lines
     assert line[4:6] == ("+0.80", "within chance")
+
+
+@pytest.mark.parametrize(("known", "epochs", "budget"), [
+    (104.0, "104.0 + 5.0", "after 104 epochs of a.safetensors"),
+    (None, "? + 5.0", "started from a.safetensors"),
+])  # fmt: skip
+def test_a_run_that_went_on_with_a_network_says_so(
+    write_run: WriteRun, known: float | None, epochs: str, budget: str
+) -> None:
+    run = write_run("cifar10-main", "5-cr", (60.0, 40.0, 20.0, 10.0))
+    config = replace(TrainConfig.read(run / "config.toml"), start_from="/far/away/a.safetensors")
+    (run / "config.toml").write_text(config.to_toml())
+    environment = json.loads((run / "environment.json").read_text())
+    environment["started_from"] = {"network": config.start_from, "weights_sha256": "0", "epochs": known}
+    (run / "environment.json").write_text(json.dumps(environment))
+    text = results(run.parent)
+    assert f" | {epochs} | 1.50 x 2 | " in text
+    assert text.count(budget) >= 2  # where its budget is told, and beside the paper
+    assert "/far/away" not in text

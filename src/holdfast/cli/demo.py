@@ -80,8 +80,8 @@ def demo(
     page = (out / "report.html").resolve()
     say(f"All of it took {time.monotonic() - start:.0f} s. Open {page} in a browser.")
     say(
-        "Next: holdfast train --data FOLDER_OF_YOUR_IMAGES --image-size 32 --minutes 30 --series wide "
-        "--crop 0 --schedule onecycle --lr 0.3 --nesterov --out runs/mine"
+        "Next: holdfast train --data FOLDER_OF_YOUR_IMAGES --start-from lipconvnet5-cifar10 --minutes 30 "
+        "--crop 0 --schedule onecycle --nesterov --out runs/mine"
     )
 
 

@@ -22,7 +22,7 @@ holdfast train --data cifar10 --width 16 --minutes 30 --series wide --crop 0 --s
 
 holdfast train --data cifar100 --depth 15 --out runs/paper
 
-holdfast train --data my_photos --start-from lipconvnet5-cifar10 --epochs 20 --lr 0.1 --out runs/mine
+holdfast train --data photos --start-from lipconvnet5-cifar10 --epochs 20 --schedule onecycle --out runs/mine
 
 holdfast train --out runs/paper --resume
 """

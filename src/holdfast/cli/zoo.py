@@ -86,7 +86,7 @@ def show_zoo(
         ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
         ["arithmetic", f"{card['precision']}, rounding included"],
         ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
-        ["", f"{training['hours']:.1f} hours ({training['cpu']}, threads: {training['threads']})"],
+        ["", f"{_hours(training)} hours ({training['cpu']}, threads: {training['threads']})"],
         ["audit", _verdict(audit)],
         ["weights", f"sha256 {card['weights_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
     ]
@@ -106,6 +106,13 @@ def _card(file: Path) -> dict[str, Any]:
 
 def _shares(card: dict[str, Any]) -> list[str]:
     return [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
+
+
+def _hours(training: dict[str, Any]) -> str:
+    """Those of the network that it started from, if any, and its own."""
+    before = training.get("started_from")
+    own = f"{training['hours']:.1f}"
+    return own if before is None else f"{before['hours']:.1f} + {own}"
 
 
 def _verdict(audit: dict[str, Any] | None) -> str:

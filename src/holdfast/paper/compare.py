@@ -166,7 +166,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _budget(row: Row, run: Run) -> str:
-    label = budget_label(run.config)
+    label = run.budget
     if run.config.minutes is not None:
         label = label.replace(", ", f" ({run.summary.epochs:.1f} epochs), ", 1)
     return label if run.config.gamma == row.network.gamma else f"{label}, gamma {run.config.gamma:g}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
-from holdfast.paper.budget import network_of
+from holdfast.paper.budget import budget_label, network_of
 from holdfast.paper.tables import COLUMNS, Network
 from holdfast.training.config import TrainConfig
 from holdfast.training.metrics import ENVIRONMENT, read_metrics
@@ -47,6 +47,22 @@ class Run:
     def test(self, model: str) -> Values:
         """Proved accuracies on the test set of the model "best" (on held-out images) or "last"."""
         return percentages(self.summary.test[model])
+
+    @property
+    def epochs_before(self) -> float | None:
+        """Epochs of the network that it started from: 0 if its weights were random, None if nobody knows."""
+        start = self.environment.get(
+            "started_from", {"epochs": 0 if self.config.start_from is None else None}
+        )
+        return None if start["epochs"] is None else float(start["epochs"])
+
+    @property
+    def budget(self) -> str:
+        """What it spent, in words; of the network that it started from, the epochs."""
+        label = budget_label(self.config)
+        if not self.epochs_before:
+            return label
+        return label.replace("started from ", f"after {self.epochs_before:g} epochs of ", 1)
 
     @property
     def audit(self) -> str:

@@ -73,7 +73,7 @@ def _picture(dataset: str, run: Run, folder: Path) -> str:
     link = f"{folder.name}/{curve_file(folder, dataset).name}"
     return (
         f"![Certified accuracy against the radius, {dataset}]({link})\n\n"
-        f"`{run.folder.name}`: {budget_label(run.config)}. Chosen on held-out training images, shown on the "
+        f"`{run.folder.name}`: {run.budget}. Chosen on held-out training images, shown on the "
         "test set.\n"
     )
 
@@ -90,9 +90,9 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
                 run.folder.name,
                 *(f"{values[column]:.2f}" for column in COLUMNS),
                 " / ".join(paper[1].reported.values()) if paper else "",
-                budget_label(run.config),
+                run.budget,
                 str(run.config.seed),
-                f"{summary.epochs:.1f}",
+                _epochs(run),
                 f"{run.hours:.2f} x {run.environment.get('threads', '?')}",
                 f"{run.images_per_second:.0f}",
                 shown_bound(summary.test["best"]["lipschitz"], 6),
@@ -122,11 +122,19 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
             "Hours: of training and held-out evaluation, all epochs at the pace of the median one, so that "
             "pauses do not count. On a shared machine the same work may take twice as long at one time as at "
             "another.",
+            "Epochs: those of the network that a run started from, and its own; the hours are its own.",
             "Audit: how many certificates the attacks broke, of those they were tried on.",
         ),
         labels=1,
         folded=("Seed", "Budget"),
     )
+
+
+def _epochs(run: Run) -> str:
+    own, before = f"{run.summary.epochs:.1f}", run.epochs_before
+    if before is None:
+        return f"? + {own}"
+    return f"{before:.1f} + {own}" if before else own
 
 
 def unfinished_sheet(folders: Sequence[Path]) -> Sheet:
