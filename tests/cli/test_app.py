@@ -94,6 +94,10 @@ def test_completion_offers_commands_options_and_names() -> None:
     assert complete("holdfast cer") == ["certify"]
     assert "--precision" in complete("holdfast certify --pre")
     assert complete("holdfast certify --data cifar1") == ["cifar10", "cifar100"]
+    assert complete("holdfast train --data dig") == ["digits"]
+    assert complete("holdfast train --start-from lipconvnet5-cifar10") == [
+        "lipconvnet5-cifar10", "lipconvnet5-cifar100"
+    ]  # fmt: skip
     assert complete("holdfast data download cifar100") == ["cifar100"]
 
 

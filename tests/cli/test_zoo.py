@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 import holdfast as hf
 from holdfast.certify.exact import network_hash
 from holdfast.data import load, to_float
+from holdfast.training.config import TrainConfig
+from holdfast.training.loop import train
 from holdfast.zoo import FOLDER as ZOO
 
 from .conftest import Command
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import fill_docs
 import make_zoo
 
 
@@ -67,3 +71,21 @@ def test_the_audit_of_another_network_does_not_reach_the_card(command: Command, 
     assert "certificates broken by 2 attacks" in " ".join(command("zoo", "show", "tiny-digits").out.split())
     with pytest.raises(SystemExit, match="audits another network"):
         make_zoo.add_audit(card | {"weights_sha256": "0"}, zoo / "audit")
+
+
+def test_a_network_that_went_on_tells_of_both_trainings(
+    command: Command, zoo: Path, trained: Path, tmp_path: Path
+) -> None:
+    old = json.loads((zoo / "tiny-digits.json").read_text())
+    config = TrainConfig.read(trained / "config.toml")
+    train(replace(config, epochs=2, start_from="tiny-digits"), tmp_path / "later")
+    card = make_zoo.make(tmp_path / "later", "tiny-digits")
+    start = card["training"]["started_from"]
+    assert start["run"] == old["training"]["run"]
+    assert (start["epochs"], start["hours"]) == (old["training"]["epochs"], old["training"]["hours"])
+    (zoo / "tiny-digits.json").write_text(json.dumps(card))
+    told = f"1 + 2 epochs, {start['hours']:.1f} + {card['training']['hours']:.1f}"
+    assert told in fill_docs.zoo(zoo)
+    assert "after 1 epoch of tiny-digits" in command("zoo", "show", "tiny-digits").out
+    with pytest.raises(SystemExit, match="started from a network that does not ship"):
+        make_zoo.make(tmp_path / "later", "tiny-digits")

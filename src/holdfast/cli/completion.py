@@ -9,9 +9,12 @@ DATA = ("cifar10", "cifar100", "digits")
 
 def data_names(incomplete: str) -> list[str]:
     """Names of datasets, and folders."""
-    stem = Path(incomplete).parent if incomplete and not incomplete.endswith("/") else Path(incomplete or ".")
-    folders = [f"{entry}/" for entry in sorted(stem.iterdir()) if entry.is_dir()] if stem.is_dir() else []
-    return [name for name in (*DATA, *folders) if name.startswith(incomplete)]
+    return [name for name in (*DATA, *_folders(incomplete)) if name.startswith(incomplete)]
+
+
+def start_names(incomplete: str) -> list[str]:
+    """Networks of the zoo, and folders."""
+    return [name for name in (*networks(), *_folders(incomplete)) if name.startswith(incomplete)]
 
 
 def archive_names(incomplete: str) -> list[str]:
@@ -22,3 +25,8 @@ def archive_names(incomplete: str) -> list[str]:
 def shipped_names(incomplete: str) -> list[str]:
     """Networks of the zoo."""
     return [name for name in networks() if name.startswith(incomplete)]
+
+
+def _folders(incomplete: str) -> list[str]:
+    stem = Path(incomplete).parent if incomplete and not incomplete.endswith("/") else Path(incomplete or ".")
+    return [f"{entry}/" for entry in sorted(stem.iterdir()) if entry.is_dir()] if stem.is_dir() else []

@@ -1,5 +1,6 @@
 """holdfast train: options to a TrainConfig, then the training loop."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.allocator import keep_freed_memory
+from holdfast.cli.completion import data_names, start_names
 from holdfast.cli.network import FIXED_SIZE
 from holdfast.errors import ArgumentError
 from holdfast.training.config import TrainConfig
@@ -28,14 +30,18 @@ holdfast train --out runs/paper --resume
 """
 
 
-def _option(name: str, text: str, *, switch: bool = False) -> Any:
+def _option(
+    name: str, text: str, *, switch: bool = False, complete: Callable[[str], list[str]] | None = None
+) -> Any:
     """An option that is None unless given, so that --resume and --config know what was asked for."""
     default = DEFAULTS[name]
     flag = "--" + name.replace("_", "-")
     shown = ("off", "on")[default] if isinstance(default, bool) else default is not None and str(default)
     panel = next(panel for panel, names in PANELS.items() if name in names)
     declaration = f"{flag}/--no-{flag[2:]}" if switch else flag
-    return typer.Option(declaration, help=text, show_default=shown, rich_help_panel=panel)
+    return typer.Option(
+        declaration, help=text, show_default=shown, rich_help_panel=panel, autocompletion=complete
+    )
 
 
 PANELS = {
@@ -58,7 +64,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option("--config", help="Read options from a config.toml; those given here win.")
     ] = None,
-    data: Annotated[str | None, _option("data", "digits, cifar10, cifar100, or a folder of images.")] = None,
+    data: Annotated[
+        str | None,
+        _option("data", "digits, cifar10, cifar100, or a folder of images.", complete=data_names),
+    ] = None,
     image_size: Annotated[
         int | None, _option("image_size", "Side of the images; else the data's own.")
     ] = None,
@@ -91,6 +100,7 @@ def train(
         _option(
             "start_from",
             "Begin with the weights of a run, a file or a network of the zoo, and its options above.",
+            complete=start_names,
         ),
     ] = None,
     gamma: Annotated[float | None, _option("gamma", "Weight of the certificate in the loss.")] = None,

@@ -60,9 +60,10 @@ class Run:
     def budget(self) -> str:
         """What it spent, in words; of the network that it started from, the epochs."""
         label = budget_label(self.config)
-        if not self.epochs_before:
+        before = self.epochs_before
+        if not before:
             return label
-        return label.replace("started from ", f"after {self.epochs_before:g} epochs of ", 1)
+        return label.replace("started from ", f"after {before:g} epoch{'s' * (before != 1)} of ", 1)
 
     @property
     def audit(self) -> str:
