@@ -258,17 +258,23 @@ def test_one_class_is_refused() -> None:
         RobustClassifier(**TINY).fit(np.zeros((3, 4, 4)), [7, 7, 7])
 
 
-@pytest.mark.slow
-def test_importing_holdfast_costs_little_more_than_torch() -> None:
+def test_importing_holdfast_imports_little_more_than_torch() -> None:
     code = (
-        "import time, torch; start = time.perf_counter(); import holdfast as hf; hf.certify, hf.lipconvnet; "
-        "print(time.perf_counter() - start)"
+        "import sys, torch; import holdfast as hf; hf.certify, hf.lipconvnet; "
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-
-    def once() -> float:
-        return float(
-            subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
-        )
-
-    # The best of several: other work on the machine only adds to it.
-    assert min(once() for _ in range(3)) < 0.3
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert "torch" in done.stdout.split()
+    slow = {
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "lightning_fabric",
+        "PIL",
+        "jinja2",
+        "rich",
+        "typer",
+        "ray",
+        "gradio",
+    }
+    assert not slow & set(done.stdout.split())
