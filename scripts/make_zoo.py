@@ -59,6 +59,7 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
             "budget": run.budget,
             "gamma": run.config.gamma,
             "seed": run.config.seed,
+            "held_out": run.config.held_out,
             "epochs": run.summary.epochs,
             "hours": run.hours,
             "cpu": run.environment.get("cpu"),
@@ -71,16 +72,19 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
 
 
 def _start(run: Run) -> dict[str, Any] | None:
-    """What the run started from, with the hours that its card tells; read before a new card replaces it."""
-    start = run.environment.get("started_from")
-    if start is None:
+    """What the run started from, with the cost that its card tells, or the new card that replaced it."""
+    if run.config.start_from is None:
         return None
+    start = run.environment.get("started_from", {"weights_sha256": None})
     for path in ZOO.glob("*.json"):
         card = json.loads(path.read_text(encoding="utf-8"))
+        training = card["training"]
+        before: dict[str, Any] = training.get("started_from", {"weights_sha256": "", "epochs": 0, "hours": 0})
+        if before["weights_sha256"] == start["weights_sha256"]:
+            return before
         if card["weights_sha256"] == start["weights_sha256"]:
-            training = card["training"]
-            before = training.get("started_from", {"hours": 0.0})
-            return {**start, "run": training["run"], "hours": before["hours"] + training["hours"]}
+            spent = {key: before[key] + training[key] for key in ("epochs", "hours")}
+            return {**start, "network": card["name"], "run": training["run"], **spent}
     raise SystemExit(f"{run.folder}: started from a network that does not ship, so its cost is not known")
 
 

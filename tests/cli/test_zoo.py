@@ -87,5 +87,8 @@ def test_a_network_that_went_on_tells_of_both_trainings(
     told = f"1 + 2 epochs, {start['hours']:.1f} + {card['training']['hours']:.1f}"
     assert told in fill_docs.zoo(zoo)
     assert "after 1 epoch of tiny-digits" in command("zoo", "show", "tiny-digits").out
+    assert make_zoo.make(tmp_path / "later", "tiny-digits") == card  # also once the old card is gone
+    del card["training"]["started_from"]
+    (zoo / "tiny-digits.json").write_text(json.dumps(card))
     with pytest.raises(SystemExit, match="started from a network that does not ship"):
         make_zoo.make(tmp_path / "later", "tiny-digits")

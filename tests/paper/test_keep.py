@@ -37,6 +37,18 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
         keep_runs(runs, tmp_path / "runs" / ".." / "runs")
 
 
+def test_what_a_run_started_from_is_kept_without_its_place(tmp_path: Path) -> None:
+    config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, threads=1)
+    train(config, tmp_path / "first")
+    train(replace(config, start_from=str(tmp_path / "first")), tmp_path / "runs" / "later")
+    for _ in range(2):  # the second time it is found to be the same run
+        (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
+    (run,) = finished_runs(tmp_path / "results")
+    assert (run.config.start_from, run.environment["started_from"]["network"]) == ("first", "first")
+    assert run.epochs_before == 1
+    assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".gz")
+
+
 def test_a_record_is_not_replaced_by_another_run_of_the_same_name(tmp_path: Path) -> None:
     config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.3, threads=1)
     for folder, lr in (("one", 0.3), ("two", 0.1)):

@@ -227,3 +227,18 @@ def test_measured_certificates_are_not_called_proved_in_the_sentence(make_run: M
 
 def test_constants_that_are_not_close_to_one_are_printed_whole() -> None:
     assert (near_one(1.005), near_one(1.0625)) == ("1 + 5.0e-03", "1.0625")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [(104.0, "a-net, trained for 104 epochs, SHA-256 ab12"), (None, "a-net, SHA-256 ab12"), ("random", None)],
+)
+def test_what_a_run_started_from_is_among_its_facts(
+    make_run: MakeRun, epochs: object, told: str | None
+) -> None:
+    folder = make_run()
+    environment = json.loads((folder / "environment.json").read_text())
+    if epochs != "random":
+        environment["started_from"] = {"network": "a-net", "weights_sha256": "ab12", "epochs": epochs}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert dict(read_evidence(folder).facts).get("Started from") == told

@@ -5,20 +5,24 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import holdfast as hf
 from holdfast import zoo
+from holdfast.certify.curve import RADII
 from holdfast.certify.exact import network_hash
 from holdfast.cli.train import collect_options
 from holdfast.errors import ArgumentError, CheckpointError
 from holdfast.models.lipconvnet import LipConvnet
+from holdfast.training import loop
 from holdfast.training.config import TrainConfig
 from holdfast.training.interruption import Interrupted
 from holdfast.training.loop import train
-from holdfast.training.start import begin_with
+from holdfast.training.start import begin_with, find_start, refuse_other_split
 
 from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
 
@@ -30,13 +34,23 @@ STILL = 1e-30
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose best model is not its last."""
     out: Path = tmp_path_factory.mktemp("runs") / "first"
-    train(replace(QUICK, epochs=2), out)
+    shares = iter((0.5, 0.25))
+
+    def falling(*_: object) -> dict[str, object]:
+        share = next(shares)
+        return {"label": "x", "images": 1, "standard": share, "certified": dict.fromkeys(RADII, share)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "held_out_accuracy", falling)
+        assert train(replace(QUICK, epochs=2), out).best["step"] == 5
     return out
 
 
 def test_a_run_begins_with_the_best_model_of_another(first: Path, tmp_path: Path) -> None:
-    later = replace(QUICK, epochs=1, lr=STILL, weight_decay=0.0, seed=1, start_from=str(first))
-    train(later, tmp_path / "later")
+    later = replace(QUICK, epochs=1, lr=STILL, weight_decay=0.0, start_from=str(first))
+    progress = StopAt(-1)
+    train(later, tmp_path / "later", progress=progress)
+    assert progress.said[0] == f"starts from {first}, with its own head"
     mine, theirs = weights(tmp_path / "later"), weights(first, "best.safetensors")
     learned = [name for name in theirs if name.endswith(("weight", "bias", "angles", "theta"))]
     assert len(learned) >= 8
@@ -60,7 +74,9 @@ def test_a_run_tells_what_it_started_from(first: Path, tmp_path: Path) -> None:
         train(replace(QUICK, start_from=str(first)), second, progress=StopAt(7))
     train(replace(QUICK, start_from=str(first)), second, resume=True)
     sha = network_hash(hf.load(first / "best.safetensors"))
-    assert told(second) == {"network": str(first), "weights_sha256": sha, "epochs": 2.0}
+    assert told(second) == {
+        "network": str(first), "weights_sha256": sha, "epochs": 2.0, "head": "taken"
+    }  # fmt: skip
     train(replace(QUICK, epochs=1, start_from=str(second)), third)
     assert told(third)["epochs"] == 5.0
     train(replace(QUICK, epochs=1, start_from=str(second / "model.safetensors")), tmp_path / "fourth")
@@ -77,10 +93,11 @@ def small(**changes: object) -> LipConvnet:
 def test_another_head_stays_random(tmp_path: Path, changes: dict[str, object]) -> None:
     torch.manual_seed(0)
     saved = small()
+    saved.train()(torch.rand(2, 1, 8, 8))  # buffers take their shapes from the maps
     hf.save(saved, tmp_path / "saved.safetensors")
     model = small(**changes)
     drawn = {name: value.clone() for name, value in model.head.state_dict().items()}
-    begin_with(model, str(tmp_path / "saved.safetensors"))
+    assert begin_with(model, str(tmp_path / "saved.safetensors"))["head"] == "random"
     assert_same_bits(model.body.state_dict(), saved.body.state_dict())
     assert_same_bits(model.head.state_dict(), drawn)
 
@@ -138,12 +155,84 @@ def test_options_of_the_command_come_from_the_start_unless_given(tmp_path: Path)
     assert (options.activation, options.width, options.image_size) == ("maxmin", 2, 8)
     asked = collect_options(given | {"width": 4}, out=tmp_path, config=None, resume=False)
     assert asked.width == 4  # and `begin_with` says that it does not fit
-    (tmp_path / "b.toml").write_text(TrainConfig(start_from=str(file), width=4).to_toml())
+    other = collect_options(given | {"conv": "bcop"}, out=tmp_path, config=None, resume=False)
+    assert (other.conv, other.series) == ("bcop", TrainConfig.series)
+    (tmp_path / "b.toml").write_text(f'start_from = "{file}"\nwidth = 4\ndata = "digits"\n')
     read = collect_options({}, out=tmp_path, config=tmp_path / "b.toml", resume=False)
-    assert (read.width, read.start_from) == (4, str(file))
+    assert (read.width, read.activation, read.image_size) == (4, "maxmin", 8)
 
 
 def test_no_file_of_a_run_is_changed_by_those_that_start_from_it(first: Path, tmp_path: Path) -> None:
     before = load_file(first / "best.safetensors")
     train(replace(QUICK, epochs=1, start_from=str(first / "best.safetensors")), tmp_path / "later")
     assert_same_bits(before, load_file(first / "best.safetensors"))
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"held_out": 100}])
+def test_images_that_the_start_has_learned_select_nothing(
+    first: Path, tmp_path: Path, changes: dict[str, int]
+) -> None:
+    later = replace(QUICK, start_from=str(first), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"images it has learned .* seed 0 and held_out 5000"):
+        train(later, tmp_path / "later")
+    shutil.copytree(first, tmp_path / "copy")
+    for file in (tmp_path / "copy").glob("checkpoint*"):
+        file.unlink()
+    with pytest.raises(ArgumentError, match="images it has learned"):
+        train(replace(later, start_from=str(tmp_path / "copy")), tmp_path / "later")
+
+
+def test_other_files_in_the_folder_of_the_start_are_refused(tmp_path: Path) -> None:
+    def add(name: str, count: int) -> None:
+        for kind in ("a", "b"):
+            (tmp_path / "photos" / kind).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "photos" / kind / f"{name}{number}.png")
+
+    add("old", 20)
+    config = TrainConfig(
+        data=str(tmp_path / "photos"), width=2, epochs=1, batch_size=8, image_size=8, threads=1
+    )
+    train(config, tmp_path / "first")
+    later = replace(config, start_from=str(tmp_path / "first"))
+    train(later, tmp_path / "second")
+    add("new", 2)
+    with pytest.raises(ArgumentError, match=r"select or test this run; .* the same files"):
+        train(later, tmp_path / "third")
+    with pytest.raises(ArgumentError, match="the same files"):
+        train(replace(later, image_size=24), tmp_path / "third")
+
+
+def test_the_split_of_the_zoo_is_kept() -> None:
+    config = TrainConfig(data="cifar10", start_from="lipconvnet5-cifar10")
+    refuse_other_split(config, "anything")
+    refuse_other_split(replace(config, data="cifar100", seed=1), "anything")
+    with pytest.raises(ArgumentError, match="give seed 0 and held_out 5000"):
+        refuse_other_split(replace(config, seed=1), "anything")
+
+
+def test_a_start_is_one_thing(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "lipconvnet5-cifar10"
+    assert find_start(name).epochs is not None
+    Path(name).mkdir()
+    assert find_start(name).file == zoo.FOLDER / f"{name}.safetensors"
+    shutil.copy(first / "best.safetensors", name)  # a run that is not finished
+    shutil.copy(first / "config.toml", name)
+    found = find_start(name)
+    assert (found.file, found.epochs, found.data) == (Path(name) / "best.safetensors", None, "digits")
+    (Path(name) / "summary.json").write_text("{")
+    (Path(name) / "config.toml").unlink()
+    assert find_start(name).data is None
+    Path("empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty holds no best\.safetensors"):
+        find_start("empty")
+
+
+def test_another_size_of_images_is_named() -> None:
+    with pytest.raises(ArgumentError, match="has image_size 32, but this run image_size 50"):
+        begin_with(
+            hf.lipconvnet(depth=5, width=16, series="wide", image_size=50, num_classes=3),
+            "lipconvnet5-cifar10",
+        )

@@ -210,7 +210,7 @@ def _draw_curves(results: Path) -> "Iterable[Path]":
     """The pictures that RESULTS.md shows: a curve per dataset, the paper's numbers as crosses."""
     from holdfast.paper.curves import best_runs, curve_file
     from holdfast.paper.keep import read_certificates
-    from holdfast.paper.measure import finished_runs
+    from holdfast.paper.measure import epochs_of, finished_runs
     from holdfast.paper.tables import reported_rows
     from holdfast.report.plots.curve import Reported, curve_figure
     from holdfast.report.style import write_png
@@ -220,7 +220,7 @@ def _draw_curves(results: Path) -> "Iterable[Path]":
         if printed := reported_rows().get(run.network):
             values = {column: float(value) for column, value in printed[1].reported.items()}
             crosses = Reported("the paper, 200 epochs", values)
-        name = f"holdfast, {run.summary.epochs:.0f} epochs"
+        name = f"holdfast, {epochs_of(run, 0)} epochs"
         figure = curve_figure({name: read_certificates(run.folder)}, crosses)
         write_png(figure, curve_file(results, dataset))
         yield curve_file(results, dataset)

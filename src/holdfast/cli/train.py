@@ -1,5 +1,6 @@
 """holdfast train: options to a TrainConfig, then the training loop."""
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +21,7 @@ Examples:
 holdfast train --data digits --epochs 20 --schedule onecycle --lr 0.5 --nesterov --out runs/digits
 
 holdfast train --data cifar10 --width 16 --minutes 30 --series wide --crop 0 --schedule onecycle --lr 0.3 \
---nesterov --precision bf16-mixed --out runs/b
+--nesterov --out runs/b
 
 holdfast train --data cifar100 --depth 15 --out runs/paper
 
@@ -163,21 +164,27 @@ def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, re
     if config is None and resume and stored.exists():
         config = stored
     base = {} if config is None else TrainConfig.read(config).to_dict()
+    if config is not None and not resume:  # what a file leaves open is not decided by the defaults yet
+        written = tomllib.loads(config.read_text(encoding="utf-8"))
+        base = {name: value for name, value in base.items() if name in written}
     if "epochs" in given and "minutes" not in given and not resume:
         base.pop("minutes", None)
-    if "start_from" in given and not resume:
-        base |= _of_start(given["start_from"], given.get("data", base.get("data", TrainConfig.data)))
-    options = TrainConfig.from_dict(base | given)
+    asked = base | given
+    if "start_from" in asked and not resume:
+        asked = _of_start(asked) | asked
+    options = TrainConfig.from_dict(asked)
     if "warmup" in given and options.schedule == "step":
         raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
     return options
 
 
-def _of_start(source: str, data: str) -> dict[str, Any]:
+def _of_start(options: dict[str, Any]) -> dict[str, Any]:
     """The options that the network decides which a run starts from."""
     from holdfast.training.start import network_options
 
-    found = network_options(source)
-    if data in FIXED_SIZE:
+    found = network_options(options["start_from"])
+    if options.get("data", TrainConfig.data) in FIXED_SIZE:
         del found["image_size"]
+    if options.get("conv", found["conv"]) != found["conv"]:
+        del found["series"]  # which another convolution would refuse, before it is said what does not fit
     return found

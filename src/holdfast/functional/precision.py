@@ -28,21 +28,26 @@ def at_least_single(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def bf16_slowdown(size: int = 256, repetitions: int = 3) -> float:
+def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
     """Time of a bfloat16 matrix product on this processor over the time of the same product in float32.
 
     Measured, because no list of processors stays complete. With instructions for bfloat16 it is below 1;
     where torch has to compute without them, number by number, it is 30 and more.
     """
     fastest = []
-    for dtype in (torch.bfloat16, torch.float32):
-        matrix = torch.ones(size, size, dtype=dtype, device="cpu")
-        times = []
-        for _ in range(repetitions):
-            start = time.perf_counter()
-            matrix @ matrix
-            times.append(time.perf_counter() - start)
-        fastest.append(min(times))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would wait for each other on a busy machine, in both precisions alike
+    try:
+        for dtype in (torch.bfloat16, torch.float32):
+            matrix = torch.ones(size, size, dtype=dtype, device="cpu")
+            times = []
+            for _ in range(repetitions):
+                start = time.perf_counter()
+                matrix @ matrix
+                times.append(time.perf_counter() - start)
+            fastest.append(min(times))
+    finally:
+        torch.set_num_threads(threads)
     return fastest[0] / fastest[1]
 
 

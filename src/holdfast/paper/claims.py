@@ -118,16 +118,16 @@ def judge(claim: Claim, better: Run, worse: Run) -> tuple[float, str]:
     return 100 * gain, verdict
 
 
-def _order(run: Run) -> tuple[str, int]:
-    return budget_label(run.config), run.config.seed
+def _order(run: Run) -> tuple[str, int, str]:
+    return budget_label(run.config), run.config.seed, run.start
 
 
 def _alike(run: Run, other: Run) -> bool:
-    """Whether two runs agree in budget and seed; only two with SOC layers can agree in their series."""
+    """Whether two runs agree in budget, seed and start; only two with SOC layers can agree in series."""
     if run.config.conv == other.config.conv:
         return _order(run) == _order(other)
     same = budget_without_series(run.config) == budget_without_series(other.config)
-    return same and run.config.seed == other.config.seed
+    return same and (run.config.seed, run.start) == (other.config.seed, other.start)
 
 
 def _reported_gain(better: Network, worse: Network, column: str) -> float | None:

@@ -159,9 +159,9 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
         config = run.config
         return config.width, run.summary.epochs, budget_label(config), config.seed, run.folder.name
 
-    found: dict[str, list[Run]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=order):
-        found[budget_label(run.config)].append(run)
+        found[budget_label(run.config), run.start].append(run)
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def read_certificates(kept: Path) -> Outcomes:
 def _refuse_mixture(source: Path, destination: Path) -> None:
     """Raise if the kept record is of another run, or the audit of other weights."""
     if (destination / CONFIG).exists():
-        changes = TrainConfig.read(destination / CONFIG).changes(TrainConfig.read(source / CONFIG))
+        changes = TrainConfig.read(destination / CONFIG).changes(_kept_config(source))
         if changes:
             raise ArgumentError(
                 f"results: {destination} keeps another run than {source} ({'; '.join(changes)}); rename "
@@ -90,7 +91,8 @@ def _keep(source: Path, destination: Path) -> Path:
             for name in (REVISED, AUDIT):  # they speak of other weights
                 (destination / name).unlink(missing_ok=True)
         write_atomically(kept, certificates)
-    for name in (CONFIG, METRICS, REVISED, AUDIT):
+    write_atomically(destination / CONFIG, _kept_config(source).to_toml().encode())
+    for name in (METRICS, REVISED, AUDIT):
         if (source / name).exists():
             shutil.copyfile(source / name, destination / name)
     for name in (SUMMARY, ENVIRONMENT):
@@ -98,6 +100,15 @@ def _keep(source: Path, destination: Path) -> Path:
             content = json.loads((source / name).read_text(encoding="utf-8"))
             write_atomically(destination / name, (json.dumps(_portable(content), indent=2) + "\n").encode())
     return destination
+
+
+def _kept_config(source: Path) -> TrainConfig:
+    config = TrainConfig.read(source / CONFIG)
+    return config if config.start_from is None else replace(config, start_from=_last_name(config.start_from))
+
+
+def _last_name(path: str) -> str:
+    return Path(path).name if path.startswith("/") else path
 
 
 def _portable(content: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +122,9 @@ def _portable(content: dict[str, Any]) -> dict[str, Any]:
                 re.sub(r"^(--[a-z-]+=)?(/.*)", lambda found: (found[1] or "") + Path(found[2]).name, word)
                 for word in words
             )
+    if "started_from" in content:
+        start = content["started_from"]
+        changed["started_from"] = start | {"network": _last_name(start["network"])}
     return changed
 
 

@@ -57,6 +57,11 @@ class Run:
         return None if start["epochs"] is None else float(start["epochs"])
 
     @property
+    def start(self) -> str:
+        """Hash of the network that it started from; empty if its weights were random."""
+        return str(self.environment.get("started_from", {}).get("weights_sha256", ""))
+
+    @property
     def budget(self) -> str:
         """What it spent, in words; of the network that it started from, the epochs."""
         label = budget_label(self.config)
@@ -139,6 +144,14 @@ def read_run(folder: Path) -> Run:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{folder}: not the folder of a finished run ({error!r})") from error
     return run
+
+
+def epochs_of(run: Run, decimals: int) -> str:
+    """The epochs of a run for people: those of the network that it started from, if any, and its own."""
+    own, before = f"{run.summary.epochs:.{decimals}f}", run.epochs_before
+    if before is None:
+        return f"? + {own}"
+    return f"{before:.{decimals}f} + {own}" if before else own
 
 
 def finished_runs(root: Path) -> tuple[Run, ...]:

@@ -10,7 +10,7 @@ from holdfast.paper.budget import budget_label
 from holdfast.paper.claims import claims_sheet
 from holdfast.paper.compare import by_network, compare
 from holdfast.paper.curves import best_runs, curve_file
-from holdfast.paper.measure import REVISED, Run, finished_runs, revise
+from holdfast.paper.measure import REVISED, Run, epochs_of, finished_runs, revise
 from holdfast.paper.render import Sheet, markdown
 from holdfast.paper.tables import COLUMNS, networks, reported_rows, tables
 from holdfast.paper.times import TIMES, time_sheet, timed_rows
@@ -92,7 +92,7 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
                 " / ".join(paper[1].reported.values()) if paper else "",
                 run.budget,
                 str(run.config.seed),
-                _epochs(run),
+                epochs_of(run, 1),
                 f"{run.hours:.2f} x {run.environment.get('threads', '?')}",
                 f"{run.images_per_second:.0f}",
                 shown_bound(summary.test["best"]["lipschitz"], 6),
@@ -128,13 +128,6 @@ def runs_sheet(runs: Sequence[Run]) -> Sheet:
         labels=1,
         folded=("Seed", "Budget"),
     )
-
-
-def _epochs(run: Run) -> str:
-    own, before = f"{run.summary.epochs:.1f}", run.epochs_before
-    if before is None:
-        return f"? + {own}"
-    return f"{before:.1f} + {own}" if before else own
 
 
 def unfinished_sheet(folders: Sequence[Path]) -> Sheet:

@@ -125,6 +125,7 @@ class Evidence:
             ("Trained on", ", ".join(str(machine[k]) for k in ("cpu", "system") if k in machine)),
             ("Threads", str(machine.get("threads", ""))),
             ("Training time", _duration(self.epochs)),
+            ("Started from", _start(machine.get("started_from"))),
         ]
         return [(name, value) for name, value in rows if value]
 
@@ -189,6 +190,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged and cannot be read ({error})") from error
+
+
+def _start(start: Mapping[str, Any] | None) -> str:
+    if start is None:
+        return ""
+    known = "" if start["epochs"] is None else f", trained for {start['epochs']:g} epochs"
+    return f"{start['network']}{known}, SHA-256 {start['weights_sha256']}"
 
 
 def _duration(epochs: Sequence[Mapping[str, Any]]) -> str:

@@ -38,7 +38,7 @@ from holdfast.training.parts import Split, augmentation, build_model, load_split
 from holdfast.training.progress import Progress, Silent
 from holdfast.training.run_folder import describe_run, find_start
 from holdfast.training.schedule import learning_rate
-from holdfast.training.start import begin_with
+from holdfast.training.start import begin_with, refuse_other_split
 from holdfast.training.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def train(
     fabric = make_fabric(config)
     if fabric.global_rank:
         progress = Silent()
-    if config.precision == "bf16-mixed" and fabric.device.type == "cpu" and not has_bf16():
+    elif config.precision == "bf16-mixed" and fabric.device.type == "cpu" and not has_bf16():
         progress.say("this processor has no bf16 instructions: precision fp32 would be several times faster")
     checkpoint = find_start(config, out, resume=resume, fabric=fabric)
     interruption = Interruption()
@@ -133,7 +133,10 @@ class Trainer:
         self.model = build_model(config, split.images)
         self.started_from: dict[str, Any] | None = None
         if config.start_from is not None and checkpoint is None:
+            refuse_other_split(config, split.fingerprint)
             self.started_from = begin_with(self.model, config.start_from)
+            head = "its own" if self.started_from["head"] == "taken" else "a new, random"
+            progress.say(f"starts from {config.start_from}, with {head} head")
         self.optimizer = make_optimizer(self.model, config, fabric.device)
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
         self.criterion = CertificateLoss(config.gamma, offset=config.offset)
