@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.benchmarks.run import OTHER_SERIES
 from holdfast.benchmarks.timing import share_of_peak
 from holdfast.certify.curve import shown
+from holdfast.paper.budget import PAPER
 from holdfast.paper.measure import Run, finished_runs
 from holdfast.paper.tables import COLUMNS, Network
 
@@ -82,6 +83,25 @@ def speed_summary(record: Path = SPEED) -> str:
     head = ["images per second", "the paper's formulation, fp32", *OTHER_SERIES.values(), "holdfast", ""]
     table = _table(head, rows, numbers=len(head) - 1)
     return "\n\n".join([table, " ".join([_machine(data), *memory])])
+
+
+def row_cost(record: Path = SPEED) -> str:
+    """Hours of one LipConvnet-5 row at the paper's budget, by the rates of the speed table."""
+    data = _read(record)
+    lines = [] if data is None else [line for line in data["lines"] if line["key"].startswith("train-5-")]
+    if not lines:
+        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+    images = PAPER.epochs * (50_000 - PAPER.held_out)
+    costs = [
+        f"{timing['name'].removesuffix(', fp32')} {images / timing['images_per_second'] / 3600:.1f}"
+        for timing in lines[0]["timings"]
+    ]
+    about = data["machine"]
+    return (
+        f"Hours that {PAPER.epochs} epochs of a LipConvnet-5 row take at width {PAPER.width}, at the rates of "
+        f"[the speed table](speed.md) ({about['cpu']}, {about['threads']} threads, {lines[0]['precision']}; "
+        f"the paper's formulation in fp32), evaluations not counted: {'; '.join(costs)}."
+    )
 
 
 def demo(record: Path = DEMO) -> str:
@@ -195,6 +215,7 @@ def budgets(folder: Path = RESULTS) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speed-summary": speed_summary,
+    "row-cost": row_cost,
     "demo": demo,
     "degrees": degrees,
     "precision": precision,

@@ -264,6 +264,15 @@ def test_the_short_speed_table_is_its_record(tmp_path: Path) -> None:
     assert "Peak memory: 4 MiB by one, 1 by another." in text
 
 
+def test_the_cost_of_a_row_follows_from_the_rates(tmp_path: Path) -> None:
+    text = load_script("fill_docs").row_cost(speed_record(tmp_path / "speed.json"))
+    # 200 epochs of 45,000 images at 28.44 and at 1,234.5 images per second.
+    assert text.endswith(
+        "counted: the paper's formulation 87.9; holdfast, the paper's series 17.8; holdfast, wide series 8.3; "
+        "holdfast 2.0."
+    )
+
+
 def test_the_table_of_budgets_has_every_run_of_that_network() -> None:
     lines = load_script("fill_docs").budgets().splitlines()[2:]
     found = (ROOT / "results").glob("cifar10-lipconvnet5-soc-hh1-orthogonal-cr0.5-*/summary.json")
