@@ -268,8 +268,8 @@ def test_the_cost_of_a_row_follows_from_the_rates(tmp_path: Path) -> None:
     text = load_script("fill_docs").row_cost(speed_record(tmp_path / "speed.json"))
     # 200 epochs of 45,000 images at 28.44 and at 1,234.5 images per second.
     assert text.endswith(
-        "counted: the paper's formulation 87.9; holdfast, the paper's series 17.8; holdfast, wide series 8.3; "
-        "holdfast 2.0."
+        "counted: the paper's formulation 87.9; holdfast, the paper's series 17.8; holdfast, wide series "
+        "8.3; holdfast 2.0."
     )
 
 
