@@ -99,8 +99,8 @@ def row_cost(record: Path = SPEED) -> str:
     about = data["machine"]
     return (
         f"Hours that {PAPER.epochs} epochs of a LipConvnet-5 row take at width {PAPER.width}, at the rates "
-        f"of [the speed table](speed.md) ({about['cpu']}, {about['threads']} threads, {lines[0]['precision']}; "
-        f"the paper's formulation in fp32), evaluations not counted: {'; '.join(costs)}."
+        f"of [the speed table](speed.md) ({about['cpu']}, {about['threads']} threads, {lines[0]['precision']}"
+        f"; the paper's formulation in fp32), evaluations not counted: {'; '.join(costs)}."
     )
 
 
