@@ -22,7 +22,7 @@ from holdfast.training import loop
 from holdfast.training.config import TrainConfig
 from holdfast.training.interruption import Interrupted
 from holdfast.training.loop import train
-from holdfast.training.start import begin_with, find_start, refuse_other_split
+from holdfast.training.start import begin_with, look_up, refuse_other_split
 
 from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
 
@@ -97,7 +97,7 @@ def test_another_head_stays_random(tmp_path: Path, changes: dict[str, object]) -
     hf.save(saved, tmp_path / "saved.safetensors")
     model = small(**changes)
     drawn = {name: value.clone() for name, value in model.head.state_dict().items()}
-    assert begin_with(model, str(tmp_path / "saved.safetensors"))["head"] == "random"
+    assert begin_with(model, look_up(str(tmp_path / "saved.safetensors")))["head"] == "random"
     assert_same_bits(model.body.state_dict(), saved.body.state_dict())
     assert_same_bits(model.head.state_dict(), drawn)
 
@@ -113,7 +113,7 @@ def test_the_zoo_is_a_start() -> None:
     )
     shipped = hf.load(name)
     model = hf.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
-    told = begin_with(model, name)
+    told = begin_with(model, look_up(name))
     card = json.loads((zoo.FOLDER / f"{name}.json").read_text())
     assert told["weights_sha256"] == card["weights_sha256"]
     before = card["training"].get("started_from", {"epochs": 0})
@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match=r"a\.safetensors has depth 5, width 2, but this run depth 10, width 4"
     ):
-        begin_with(small(depth=10, width=4), str(tmp_path / "a.safetensors"))
+        begin_with(small(depth=10, width=4), look_up(str(tmp_path / "a.safetensors")))
 
 
 def test_a_start_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
@@ -206,33 +206,34 @@ def test_other_files_in_the_folder_of_the_start_are_refused(tmp_path: Path) -> N
 
 def test_the_split_of_the_zoo_is_kept() -> None:
     config = TrainConfig(data="cifar10", start_from="lipconvnet5-cifar10")
-    refuse_other_split(config, "anything")
-    refuse_other_split(replace(config, data="cifar100", seed=1), "anything")
+    start = look_up("lipconvnet5-cifar10")
+    refuse_other_split(start, config, "anything")
+    refuse_other_split(start, replace(config, data="cifar100", seed=1), "anything")
     with pytest.raises(ArgumentError, match="give seed 0 and held_out 5000"):
-        refuse_other_split(replace(config, seed=1), "anything")
+        refuse_other_split(start, replace(config, seed=1), "anything")
 
 
 def test_a_start_is_one_thing(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "lipconvnet5-cifar10"
-    assert find_start(name).epochs is not None
+    assert look_up(name).epochs is not None
     Path(name).mkdir()
-    assert find_start(name).file == zoo.FOLDER / f"{name}.safetensors"
+    assert look_up(name).file == zoo.FOLDER / f"{name}.safetensors"
     shutil.copy(first / "best.safetensors", name)  # a run that is not finished
     shutil.copy(first / "config.toml", name)
-    found = find_start(name)
+    found = look_up(name)
     assert (found.file, found.epochs, found.data) == (Path(name) / "best.safetensors", None, "digits")
     (Path(name) / "summary.json").write_text("{")
     (Path(name) / "config.toml").unlink()
-    assert find_start(name).data is None
+    assert look_up(name).data is None
     Path("empty").mkdir()
     with pytest.raises(CheckpointError, match=r"empty holds no best\.safetensors"):
-        find_start("empty")
+        look_up("empty")
 
 
 def test_another_size_of_images_is_named() -> None:
     with pytest.raises(ArgumentError, match="has image_size 32, but this run image_size 50"):
         begin_with(
             hf.lipconvnet(depth=5, width=16, series="wide", image_size=50, num_classes=3),
-            "lipconvnet5-cifar10",
+            look_up("lipconvnet5-cifar10"),
         )

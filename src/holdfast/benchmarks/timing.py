@@ -88,7 +88,8 @@ def measure(contenders: list[Contender], repetitions: int) -> list[Timing]:
 def peak_gflops(repetitions: int = 5, bf16: bool = True) -> dict[str, float]:
     """The machine's best rate at large matrix products and convolutions: the physical limit for the rest."""
     result = {}
-    for name, dtype in {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}.items():
+    kinds = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if bf16 else {})
+    for name, dtype in kinds.items():
         a = torch.randn(2048, 2048).to(dtype)
         x = torch.randn(128, 256, 8, 8).to(dtype).contiguous(memory_format=torch.channels_last)
         kernel = torch.randn(256, 256, 3, 3).to(dtype).contiguous(memory_format=torch.channels_last)

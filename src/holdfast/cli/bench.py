@@ -40,7 +40,7 @@ def bench(
     from holdfast.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
     from holdfast.benchmarks.timing import share_of_peak
     from holdfast.cli.console import make_folder
-    from holdfast.functional.precision import has_bf16
+    from holdfast.machine import has_bf16
 
     make_folder(out)  # or fail now, and not after a quarter of an hour
     keep_freed_memory()  # for all contenders alike

@@ -51,10 +51,10 @@ class Run:
     @property
     def epochs_before(self) -> float | None:
         """Epochs of the network that it started from: 0 if its weights were random, None if nobody knows."""
-        start = self.environment.get(
-            "started_from", {"epochs": 0 if self.config.start_from is None else None}
-        )
-        return None if start["epochs"] is None else float(start["epochs"])
+        if self.config.start_from is None:
+            return 0.0
+        epochs = self.environment.get("started_from", {}).get("epochs")
+        return None if epochs is None else float(epochs)
 
     @property
     def start(self) -> str:

@@ -16,7 +16,7 @@ from holdfast.certify.records import write_records
 from holdfast.data.batches import Batches
 from holdfast.data.sources import load as load_data
 from holdfast.errors import TrainingError
-from holdfast.functional.precision import has_bf16
+from holdfast.machine import has_bf16
 from holdfast.models.storage import load as load_model
 from holdfast.models.storage import save
 from holdfast.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
@@ -38,7 +38,7 @@ from holdfast.training.parts import Split, augmentation, build_model, load_split
 from holdfast.training.progress import Progress, Silent
 from holdfast.training.run_folder import describe_run, find_start
 from holdfast.training.schedule import learning_rate
-from holdfast.training.start import begin_with, refuse_other_split
+from holdfast.training.start import begin_with, look_up, refuse_other_split
 from holdfast.training.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -133,8 +133,9 @@ class Trainer:
         self.model = build_model(config, split.images)
         self.started_from: dict[str, Any] | None = None
         if config.start_from is not None and checkpoint is None:
-            refuse_other_split(config, split.fingerprint)
-            self.started_from = begin_with(self.model, config.start_from)
+            start = look_up(config.start_from)
+            refuse_other_split(start, config, split.fingerprint)
+            self.started_from = begin_with(self.model, start)
             head = "its own" if self.started_from["head"] == "taken" else "a new, random"
             progress.say(f"starts from {config.start_from}, with {head} head")
         self.optimizer = make_optimizer(self.model, config, fabric.device)

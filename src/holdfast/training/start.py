@@ -35,7 +35,7 @@ class Start:
         file: its weights.
         epochs: for how many it was trained, those of the networks that it started from included, if known.
         data, seed, held_out, image_size: the images that trained it, if known.
-        split: fingerprint of these images, if known.
+        run: the folder of its run, if it is one.
     """
 
     source: str
@@ -45,10 +45,10 @@ class Start:
     seed: int = TrainConfig.seed
     held_out: int = TrainConfig.held_out
     image_size: int | None = None
-    split: str | None = None
+    run: Path | None = None
 
 
-def find_start(source: str) -> Start:
+def look_up(source: str) -> Start:
     """The network that `source` names: a file, the folder of a run (its best model), or one that ships.
 
     Raises:
@@ -80,11 +80,11 @@ def network_options(source: str) -> dict[str, Any]:
     Raises:
         CheckpointError: no such network.
     """
-    config = asdict(load(find_start(source).file).config)
+    config = asdict(load(look_up(source).file).config)
     return {name: config[name] for name in OPTIONS}
 
 
-def begin_with(model: LipConvnet, source: str) -> dict[str, Any]:
+def begin_with(model: LipConvnet, start: Start) -> dict[str, Any]:
     """Give `model` the weights of a saved network.
 
     The body is taken whole. The head is taken too if it is of the same kind, for as many classes; else it
@@ -92,7 +92,7 @@ def begin_with(model: LipConvnet, source: str) -> dict[str, Any]:
 
     Args:
         model: a network on the CPU, whose weights are replaced.
-        source: the folder of a run (its best model), a .safetensors file, or the name of one that ships.
+        start: from `look_up`.
 
     Returns:
         what tells later where it came from: the source, the hash of its network, the epochs of its training
@@ -102,7 +102,6 @@ def begin_with(model: LipConvnet, source: str) -> dict[str, Any]:
         CheckpointError: no such network.
         ArgumentError: it is of another shape; all that differs is named.
     """
-    start = find_start(source)
     given = load(start.file)
     other = [name for name in BODY if getattr(model.config, name) != getattr(given.config, name)]
     if not other and model.config.stages != given.config.stages:
@@ -110,38 +109,37 @@ def begin_with(model: LipConvnet, source: str) -> dict[str, Any]:
     if other:
         found, asked = (_told(config, other) for config in (given.config, model.config))
         raise ArgumentError(
-            f"start_from: {source} has {found}, but this run {asked}; make the two equal, or start from "
-            "another network"
+            f"start_from: {start.source} has {found}, but this run {asked}; make the two equal, or "
+            "start from another network"
         )
     model.body.load_state_dict(given.body.state_dict())
     with_head = all(getattr(model.config, name) == getattr(given.config, name) for name in HEAD)
     if with_head:
         model.head.load_state_dict(given.head.state_dict())
     return {
-        "network": source,
+        "network": start.source,
         "weights_sha256": network_hash(given),
         "epochs": start.epochs,
         "head": "taken" if with_head else "random",
     }
 
 
-def refuse_other_split(config: TrainConfig, split: str) -> None:
+def refuse_other_split(start: Start, config: TrainConfig, split: str) -> None:
     """Raise if the network that a run starts from has learned images that select or test that run.
 
     Args:
+        start: from `look_up`.
         config: of the run that begins.
         split: fingerprint of its images and of where they were cut.
 
     Raises:
         ArgumentError: the images are of the same name, but were cut otherwise.
     """
-    assert config.start_from is not None
-    start = find_start(config.start_from)
     if start.data is None or _place(start.data) != _place(config.data):
         return
     same = (start.seed, start.held_out) == (config.seed, config.held_out)
-    if start.split is not None:
-        theirs, mine = start.split, split
+    if (theirs := _split_of(start.run)) is not None:
+        mine = split
         if start.image_size != config.image_size:
             # Images of another size have another hash; where they are cut tells at least how many there are.
             theirs, mine = (text.partition(", split ")[2] for text in (theirs, mine))
@@ -167,12 +165,16 @@ def _of_run(source: str, best: Path) -> Start:
         epochs = _sum(own, before)
     except (OSError, ValueError, KeyError, TypeError):
         epochs = None
+    return Start(source, best, epochs, config.data, config.seed, config.held_out, config.image_size, folder)
+
+
+def _split_of(run: Path | None) -> str | None:
+    """Fingerprint of the images that trained a run and of where they were cut, if its checkpoint tells."""
     try:
-        checkpoint = read_checkpoint(folder)
+        checkpoint = None if run is None else read_checkpoint(run)
     except CheckpointError:
-        checkpoint = None
-    split = None if checkpoint is None else checkpoint.position.data
-    return Start(source, best, epochs, config.data, config.seed, config.held_out, config.image_size, split)
+        return None
+    return None if checkpoint is None else checkpoint.position.data
 
 
 def _sum(own: float, before: dict[str, Any] | None) -> float | None:

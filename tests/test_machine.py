@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from holdfast.functional import precision
+from holdfast import machine
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ def test_the_fastest_products_are_compared(
         return next(readings)
 
     before = torch.get_num_threads()
-    monkeypatch.setattr(precision.time, "perf_counter", clock)
-    assert precision.bf16_slowdown(size=2, repetitions=3) == ratio
+    monkeypatch.setattr(machine.time, "perf_counter", clock)
+    assert machine.bf16_slowdown(size=2, repetitions=3) == ratio
     assert threads == {1}
     assert torch.get_num_threads() == before
 
@@ -30,5 +30,5 @@ def test_the_fastest_products_are_compared(
 def test_a_processor_that_computes_number_by_number_has_none(
     monkeypatch: pytest.MonkeyPatch, slowdown: float, has: bool
 ) -> None:
-    monkeypatch.setattr(precision, "bf16_slowdown", lambda: slowdown)
-    assert precision.has_bf16() is has
+    monkeypatch.setattr(machine, "bf16_slowdown", lambda: slowdown)
+    assert machine.has_bf16() is has
