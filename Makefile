@@ -7,7 +7,7 @@ EXTRAS := dev,audit,log,cluster,export,explore,docs
 .PHONY: demo test test-slow check docs bench clean
 
 demo: $(VENV)/.installed
-	$(BIN)/holdfast demo --out runs/demo
+	$(BIN)/lipcert demo --out runs/demo
 
 test: $(VENV)/.installed-all
 	@command -v chromium >/dev/null || echo "chromium is not installed, so the explorer is not tested in a browser"
@@ -25,7 +25,7 @@ docs: $(VENV)/.installed-all
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed-all
-	$(BIN)/holdfast bench --out benchmarks/results
+	$(BIN)/lipcert bench --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

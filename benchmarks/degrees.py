@@ -1,9 +1,9 @@
 """Which degree trains best for its time? LipConvnet-5 on CIFAR-10 with several polynomials.
 
-    HOLDFAST_DATA=... python benchmarks/degrees.py --epochs 5
+    LIPCERT_DATA=... python benchmarks/degrees.py --epochs 5
     python benchmarks/degrees.py --time
 
-Every contender is a family of `holdfast.functional.series`: those that ship, and isometric ones of other
+Every contender is a family of `lipcert.functional.series`: those that ship, and isometric ones of other
 degrees and ranges that this script makes for the occasion. Seeds and options are the same. Accuracies are of
 held-out training images, after the last epoch. `--time` measures what a training step of each costs, all
 contenders taking turns. Both add to one file of records, and what is there already is not run again.
@@ -22,15 +22,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import make_series
 
-from holdfast.benchmarks import work
-from holdfast.benchmarks.run import machine
-from holdfast.benchmarks.timing import Contender, measure
-from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
-from holdfast.functional.series import SERIES, Family, Series
-from holdfast.models.lipconvnet import lipconvnet
-from holdfast.training.config import TrainConfig
-from holdfast.training.loop import train
-from holdfast.training.metrics import read_metrics
+from lipcert.benchmarks import work
+from lipcert.benchmarks.run import machine
+from lipcert.benchmarks.timing import Contender, measure
+from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.functional.series import SERIES, Family, Series
+from lipcert.models.lipconvnet import lipconvnet
+from lipcert.training.config import TrainConfig
+from lipcert.training.loop import train
+from lipcert.training.metrics import read_metrics
 
 # name: (radius, (degree in training, phase drift), (degree in evaluation, phase drift))
 STUDIED = {

@@ -1,6 +1,6 @@
 """Does training in bf16 cost accuracy? The same runs in both precisions, on digits and CIFAR-10.
 
-    HOLDFAST_DATA=... python benchmarks/precision.py --out benchmarks/results/precision.json
+    LIPCERT_DATA=... python benchmarks/precision.py --out benchmarks/results/precision.json
 
 Everything but the precision is equal, the seed too. Accuracies are proved, on the test sets.
 """
@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.training.config import PRECISIONS, TrainConfig
-from holdfast.training.loop import train
+from lipcert.training.config import PRECISIONS, TrainConfig
+from lipcert.training.loop import train
 
 SHORT = TrainConfig(depth=5, schedule="onecycle", nesterov=True, lr=0.3)
 RUNS = {

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast.benchmarks.run import OTHER_SERIES
-from holdfast.benchmarks.timing import share_of_peak
-from holdfast.certify.curve import shown
-from holdfast.paper.budget import PAPER
-from holdfast.paper.measure import Run, finished_runs
-from holdfast.paper.tables import COLUMNS, Network
+from lipcert.benchmarks.run import OTHER_SERIES
+from lipcert.benchmarks.timing import share_of_peak
+from lipcert.certify.curve import shown
+from lipcert.paper.budget import PAPER
+from lipcert.paper.measure import Run, finished_runs
+from lipcert.paper.tables import COLUMNS, Network
 
 ROOT = Path(__file__).parents[1]
 SPEED = ROOT / "benchmarks/results/speed.json"
@@ -26,7 +26,7 @@ DEMO = ROOT / "docs/pictures/demo.json"
 DEGREES = ROOT / "benchmarks/results/degrees.json"
 PRECISION = ROOT / "benchmarks/results/precision.json"
 RESULTS = ROOT / "results"
-ZOO = ROOT / "src/holdfast/zoo"
+ZOO = ROOT / "src/lipcert/zoo"
 FLAGSHIP = Network("cifar10", depth=5, conv="soc", activation="hh1", head="orthogonal", gamma=0.5)
 RADII = ("36/255", "72/255", "108/255")
 PART = re.compile(r"(<!-- generated:([a-z-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -36,7 +36,7 @@ def speed(record: Path = SPEED) -> str:
     """Every line of the speed table with its contenders."""
     data = _read(record)
     if data is None:
-        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+        return "Not measured yet on a quiet machine: `lipcert bench` writes the record."
     rows = []
     for line in data["lines"]:
         timings = line["timings"]
@@ -65,7 +65,7 @@ def speed_summary(record: Path = SPEED) -> str:
     """The lines that compare with the paper's formulation, one row each."""
     data = _read(record)
     if data is None:
-        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+        return "Not measured yet on a quiet machine: `lipcert bench` writes the record."
     rows = []
     for line in data["lines"]:
         if line["key"].startswith(("train-", "certify-")):
@@ -80,7 +80,7 @@ def speed_summary(record: Path = SPEED) -> str:
         for line in data["lines"]
         if line["key"].startswith("memory")
     ]
-    head = ["images per second", "the paper's formulation, fp32", *OTHER_SERIES.values(), "holdfast", ""]
+    head = ["images per second", "the paper's formulation, fp32", *OTHER_SERIES.values(), "lipcert", ""]
     table = _table(head, rows, numbers=len(head) - 1)
     return "\n\n".join([table, " ".join([_machine(data), *memory])])
 
@@ -90,7 +90,7 @@ def row_cost(record: Path = SPEED) -> str:
     data = _read(record)
     lines = [] if data is None else [line for line in data["lines"] if line["key"].startswith("train-5-")]
     if not lines:
-        return "Not measured yet on a quiet machine: `holdfast bench` writes the record."
+        return "Not measured yet on a quiet machine: `lipcert bench` writes the record."
     images = PAPER.epochs * (50_000 - PAPER.held_out)
     costs = [
         f"{timing['name'].removesuffix(', fp32')} {images / timing['images_per_second'] / 3600:.1f}"

@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs/pictures"
-HOLDFAST = [sys.executable, "-m", "holdfast"]
+LIPCERT = [sys.executable, "-m", "lipcert"]
 KEPT = ("curve", "attack", "regions")
 
 
@@ -26,9 +26,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "demo"
         start = time.monotonic()
-        result = json.loads(_holdfast("demo", "--out", str(run), "--json"))
+        result = json.loads(_lipcert("demo", "--out", str(run), "--json"))
         seconds = time.monotonic() - start
-        _holdfast("report", str(run), "--png", str(run / "png"))
+        _lipcert("report", str(run), "--png", str(run / "png"))
         for name in KEPT:
             copyfile(run / "png" / f"{name}.png", PICTURES / f"demo-{name}.png")
         photograph(run / "report.html", PICTURES / "demo-report.png")
@@ -61,8 +61,8 @@ def machine(environment: dict[str, object]) -> str:
     return f"{environment['cpu']}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def _holdfast(*arguments: str) -> str:
-    return subprocess.run([*HOLDFAST, *arguments], check=True, capture_output=True, text=True).stdout
+def _lipcert(*arguments: str) -> str:
+    return subprocess.run([*LIPCERT, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

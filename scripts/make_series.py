@@ -1,4 +1,4 @@
-"""Computes the polynomials of SOC and writes src/holdfast/functional/series_table.py.
+"""Computes the polynomials of SOC and writes src/lipcert/functional/series_table.py.
 
     python scripts/make_series.py
 
@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
-from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 
-TABLE = Path(__file__).parents[1] / "src/holdfast/functional/series_table.py"
+TABLE = Path(__file__).parents[1] / "src/lipcert/functional/series_table.py"
 # name: (radius, training, evaluation); these are (degree, largest phase drift), the drift in training from y,
 # in evaluation from the training polynomial
 ISOMETRIC = {

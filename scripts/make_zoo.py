@@ -1,7 +1,7 @@
 """Makes a network of the zoo from a finished run: compact weights, and a card with what is proved of them.
 
     python scripts/make_zoo.py runs/paper/NAME-OF-RUN lipconvnet5-cifar10
-    holdfast audit --zoo lipconvnet5-cifar10 --count 1000 --out audits/lipconvnet5-cifar10
+    lipcert audit --zoo lipconvnet5-cifar10 --count 1000 --out audits/lipconvnet5-cifar10
     python scripts/make_zoo.py --audit audits/lipconvnet5-cifar10 lipconvnet5-cifar10
 
 Every number on the card is of the network as it ships: rounded to bfloat16, saved, and loaded again.
@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-import holdfast as hf
-from holdfast.certify.curve import RADII
-from holdfast.certify.exact import network_hash
-from holdfast.certify.outcomes import Outcomes
-from holdfast.data import load as load_data
-from holdfast.data import to_float
-from holdfast.paper.measure import Run, read_run
-from holdfast.paper.tables import reported_rows
-from holdfast.zoo import FOLDER as ZOO
+import lipcert as lc
+from lipcert.certify.curve import RADII
+from lipcert.certify.exact import network_hash
+from lipcert.certify.outcomes import Outcomes
+from lipcert.data import load as load_data
+from lipcert.data import to_float
+from lipcert.paper.measure import Run, read_run
+from lipcert.paper.tables import reported_rows
+from lipcert.zoo import FOLDER as ZOO
 
 LARGEST = 20e6
 """Bytes of one file."""
@@ -32,11 +32,11 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
     run = read_run(run_folder)
     start = _start(run)
     file = ZOO / f"{name}.safetensors"
-    hf.save(hf.load(run_folder / "best.safetensors"), file, compact=True)
+    lc.save(lc.load(run_folder / "best.safetensors"), file, compact=True)
     if file.stat().st_size > LARGEST:
         raise SystemExit(f"{file}: {file.stat().st_size / 1e6:.1f} MB, at most {LARGEST / 1e6:.0f} ship")
-    model, images = hf.load(file), load_data(run.config.data, split="test")
-    found = hf.certify(model, to_float(images.images))
+    model, images = lc.load(file), load_data(run.config.data, split="test")
+    found = lc.certify(model, to_float(images.images))
     order = torch.arange(len(images))
     outcomes = Outcomes(order, images.labels, found.prediction, found.runner_up, found.radius)
     accuracy = outcomes.accuracy()
@@ -102,7 +102,7 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
     parser.add_argument("name", help="name in the zoo")
-    parser.add_argument("--audit", type=Path, help="folder that holdfast audit wrote; adds its verdict")
+    parser.add_argument("--audit", type=Path, help="folder that lipcert audit wrote; adds its verdict")
     options = parser.parse_args()
     path = ZOO / f"{options.name}.json"
     if options.audit:

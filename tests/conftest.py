@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("holdfast", deadline=None, max_examples=25, derandomize=True)
-settings.load_profile("holdfast")
+settings.register_profile("lipcert", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("lipcert")
 
 
 @pytest.fixture(autouse=True)

@@ -18,18 +18,18 @@ import pytest
 import torch
 import typer
 
-import holdfast as hf
-from holdfast.cli.app import UsageError, app
-from holdfast.functional.series import SERIES
-from holdfast.nn import ACTIVATIONS
-from holdfast.paper.results import results
-from holdfast.paper.tables import networks, tables
+import lipcert as lc
+from lipcert.cli.app import UsageError, app
+from lipcert.functional.series import SERIES
+from lipcert.nn import ACTIVATIONS
+from lipcert.paper.results import results
+from lipcert.paper.tables import networks, tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "RESULTS.md"
 PAGES = [ROOT / "README.md", RESULTS, ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^(?:srun |.*-m )?(holdfast .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:srun |.*-m )?(lipcert .*)$", re.MULTILINE)
 
 
 class Shown(NamedTuple):
@@ -62,7 +62,7 @@ def commands() -> Iterator[Shown]:
         for block in blocks(page, "", "bash", "sh", "console"):
             for line in COMMAND.findall(block.replace("\\\n", " ")):
                 yield Shown(page, line)
-        for line in re.findall(r"`(holdfast [^`]+)`", FENCE.sub("", page.read_text())):
+        for line in re.findall(r"`(lipcert [^`]+)`", FENCE.sub("", page.read_text())):
             yield Shown(page, line, whole=False)
 
 
@@ -75,7 +75,7 @@ def parse(line: str, *, whole: bool) -> None:
     # A variable is the value of the option before it, or stands for what may be empty.
     words = [w for before, w in pairwise(["", *words]) if not w.startswith("$") or before.startswith("--")]
     command: Any = typer.main.get_command(app)
-    path = "holdfast"
+    path = "lipcert"
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         path = f"{path} {words[0]}"
         assert words[0] in command.commands, f"no such command: {path}"
@@ -96,11 +96,11 @@ def test_command_lines_parse(shown: Shown) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("holdfast trane --out a", "no such command: holdfast trane"),
-        ("holdfast train --out a --gama 0.5", "does not know --gama"),
-        ("holdfast data fetch", "no such command: holdfast data fetch"),
-        ("holdfast train --data digits", "--out"),
-        ("holdfast train --out a --epochs many", "valid integer"),
+        ("lipcert trane --out a", "no such command: lipcert trane"),
+        ("lipcert train --out a --gama 0.5", "does not know --gama"),
+        ("lipcert data fetch", "no such command: lipcert data fetch"),
+        ("lipcert train --data digits", "--out"),
+        ("lipcert train --out a --epochs many", "valid integer"),
     ],
 )
 def test_wrong_command_lines_do_not_parse(line: str, message: str) -> None:
@@ -111,7 +111,7 @@ def test_wrong_command_lines_do_not_parse(line: str, message: str) -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    shown = re.findall(r"`holdfast (\w+)`", (ROOT / "docs/index.md").read_text())
+    shown = re.findall(r"`lipcert (\w+)`", (ROOT / "docs/index.md").read_text())
     assert set(typer.main.get_command(app).commands) <= set(shown)  # type: ignore[attr-defined]
 
 
@@ -123,13 +123,13 @@ def test_python_compiles_and_its_names_exist(shown: Shown) -> None:
     tree = ast.parse(shown.text)
     compile(tree, str(shown.page), "exec")
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lipcert"):
             for alias in node.names:
                 assert hasattr(import_module(str(node.module)), alias.name)
         elif isinstance(node, ast.Attribute):
             dotted = ast.unparse(node)
-            if re.fullmatch(r"hf(\.\w+)+", dotted):
-                found: Any = hf
+            if re.fullmatch(r"lc(\.\w+)+", dotted):
+                found: Any = lc
                 for name in dotted.split(".")[1:]:
                     found = getattr(found, name)
 
@@ -175,8 +175,8 @@ def test_links_lead_somewhere(shown: Shown) -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs/api.md").read_text()
-    shown = re.findall(r"^::: holdfast\.(?:[a-z_.]+\.)?(\w+)", text, re.MULTILINE)
-    assert set(hf.__all__) - {"__version__"} <= set(shown)
+    shown = re.findall(r"^::: lipcert\.(?:[a-z_.]+\.)?(\w+)", text, re.MULTILINE)
+    assert set(lc.__all__) - {"__version__"} <= set(shown)
 
 
 def test_the_pages_count_right() -> None:
@@ -219,20 +219,20 @@ def test_generated_parts_are_up_to_date() -> None:
 
 
 def test_the_results_are_those_of_the_records() -> None:
-    assert results(ROOT / "results") == RESULTS.read_text(), "run holdfast reproduce results"
+    assert results(ROOT / "results") == RESULTS.read_text(), "run lipcert reproduce results"
 
 
 def speed_record(path: Path) -> Path:
-    """A record as `holdfast bench` writes it, of one line that took turns and one of memory."""
+    """A record as `lipcert bench` writes it, of one line that took turns and one of memory."""
 
     def timing(name: str, rate: float) -> dict[str, Any]:
         return {"name": name, "seconds": 1, "images_per_second": rate, "gflops": 50.0, "repetitions": 5}
 
     timings = [
         timing("the paper's formulation, fp32", 28.44),
-        timing("holdfast, the paper's series", 140.6),
-        timing("holdfast, wide series", 300.4),
-        timing("holdfast", 1234.5),
+        timing("lipcert, the paper's series", 140.6),
+        timing("lipcert, wide series", 300.4),
+        timing("lipcert", 1234.5),
     ]
     train = {"key": "train-5-bf16", "title": "training, SOC + hh1", "ratio": 43.4, "precision": "bf16"}
     memory = {"key": "memory-20", "title": "peak memory", "ratio": 0.25, "precision": "bf16", "timings": []}
@@ -253,7 +253,7 @@ def test_the_speed_table_is_its_record(tmp_path: Path) -> None:
     lines = load_script("fill_docs").speed(speed_record(tmp_path / "speed.json")).splitlines()
     assert "2026-11-15: a processor, 2 threads" in lines[0]
     assert "| training, SOC + hh1 | the paper's formulation, fp32 | 28.4 | 50 | 50% |  |" in lines
-    assert "|  | holdfast | 1,234 | 50 | 25% | 43.40 |" in lines  # a bf16 contender against the bf16 peak
+    assert "|  | lipcert | 1,234 | 50 | 25% | 43.40 |" in lines  # a bf16 contender against the bf16 peak
     assert "| peak memory | 4 MiB by one, 1 by another |  |  |  | 0.25 |" in lines
     assert "| ms per image | 1.23 | 2.5 |" in lines
 
@@ -268,8 +268,8 @@ def test_the_cost_of_a_row_follows_from_the_rates(tmp_path: Path) -> None:
     text = load_script("fill_docs").row_cost(speed_record(tmp_path / "speed.json"))
     # 200 epochs of 45,000 images at 28.44 and at 1,234.5 images per second.
     assert text.endswith(
-        "counted: the paper's formulation 87.9; holdfast, the paper's series 17.8; holdfast, wide series "
-        "8.3; holdfast 2.0."
+        "counted: the paper's formulation 87.9; lipcert, the paper's series 17.8; lipcert, wide series "
+        "8.3; lipcert 2.0."
     )
 
 
@@ -347,4 +347,4 @@ def test_the_site_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
         loaded += re.findall(r'<link[^>]+href="([^"]+)"[^>]*rel="(?:stylesheet|preconnect|icon)"', text)
         assert not [target for target in loaded if "//" in target]
     api = (tmp_path / "api.html").read_text()
-    assert not [name for name in hf.__all__ if name != "__version__" and f'.{name}"' not in api]
+    assert not [name for name in lc.__all__ if name != "__version__" and f'.{name}"' not in api]

@@ -18,9 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import holdfast as hf
-from holdfast.errors import ArgumentError
-from holdfast.estimator import RobustClassifier
+import lipcert as lc
+from lipcert.errors import ArgumentError
+from lipcert.estimator import RobustClassifier
 
 TINY: dict[str, Any] = {"width": 4, "epochs": 5, "batch_size": 32, "random_state": 0}
 
@@ -60,7 +60,7 @@ def test_certificates_are_those_of_its_network(
 ) -> None:
     pixels = digits[0][:30] / 16
     found = fitted.certify(pixels)
-    expected = hf.certify(fitted.model_, torch.from_numpy(pixels)[:, None])
+    expected = lc.certify(fitted.model_, torch.from_numpy(pixels)[:, None])
     assert torch.equal(found.radius, expected.radius)
     assert found.proved
     positive = found.radius.numpy() > 0
@@ -76,7 +76,7 @@ def test_no_sample_in_the_ball_is_classified_otherwise(
     found = fitted.certify(pixels.numpy())
     # Straight down the margin to the binding class, the shortest way out for a network that is almost linear.
     x = pixels[:, None].clone().requires_grad_()
-    network = hf.freeze(copy.deepcopy(fitted.model_).double())
+    network = lc.freeze(copy.deepcopy(fitted.model_).double())
     logits = network(x)
     margin = logits.gather(1, found.prediction[:, None]) - logits.gather(1, found.runner_up[:, None])
     (gradient,) = torch.autograd.grad(margin.sum(), x)
@@ -107,7 +107,7 @@ def test_uint8_and_floats_are_the_same_images(
     fitted: RobustClassifier, digits: tuple[np.ndarray, np.ndarray]
 ) -> None:
     levels = (digits[0][:20] * 15).astype(np.uint8)
-    floats = hf.data.to_float(torch.from_numpy(levels)).numpy()
+    floats = lc.data.to_float(torch.from_numpy(levels)).numpy()
     lost = fitted.certify(floats).radius - fitted.certify(levels).radius
     # k / 255 is no float32: the radius of levels gives way to that, at the image and in the ball.
     assert (lost <= 2.0**-24 * 8 + 1e-12).all()
@@ -258,9 +258,9 @@ def test_one_class_is_refused() -> None:
         RobustClassifier(**TINY).fit(np.zeros((3, 4, 4)), [7, 7, 7])
 
 
-def test_importing_holdfast_imports_little_more_than_torch() -> None:
+def test_importing_lipcert_imports_little_more_than_torch() -> None:
     code = (
-        "import sys, torch; import holdfast as hf; hf.certify, hf.lipconvnet; "
+        "import sys, torch; import lipcert as lc; lc.certify, lc.lipconvnet; "
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

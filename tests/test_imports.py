@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import lipcert
 
-ROOT = Path(holdfast.__file__).parent
+ROOT = Path(lipcert.__file__).parent
 ANYWHERE = {"errors", "files", "machine", "zoo"}
 # Each part may import the parts on lower levels; parts that share a level are strangers to each other.
 LEVELS = [
@@ -46,9 +46,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def part_of(name: str) -> str | None:
-    """'holdfast.nn.soc.SOC' -> 'nn'; None for other packages."""
+    """'lipcert.nn.soc.SOC' -> 'nn'; None for other packages."""
     pieces = name.split(".")
-    return pieces[1] if pieces[0] == "holdfast" and len(pieces) > 1 else None
+    return pieces[1] if pieces[0] == "lipcert" and len(pieces) > 1 else None
 
 
 def level(part: str) -> int | None:
@@ -71,7 +71,7 @@ def test_no_arrow_points_back(path: Path) -> None:
     relative = path.relative_to(ROOT)
     part = relative.parts[0].removesuffix(".py")
     if part in ("__init__", "__main__"):
-        pytest.skip("the front doors: public names by table, and `python -m holdfast`")
+        pytest.skip("the front doors: public names by table, and `python -m lipcert`")
     wrong = sorted({t for name in imports(path) if (t := part_of(name)) and not allowed(part, t)})
     assert not wrong, f"{relative} imports {', '.join(wrong)}: see docs/architecture.md"
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from holdfast import machine
+from lipcert import machine
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import holdfast as hf
-from holdfast.attacks.classifier import Classifier, any_classifier
-from holdfast.data import load, to_float
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.nn import ConstantHead, Flatten, Normalize
+import lipcert as lc
+from lipcert.attacks.classifier import Classifier, any_classifier
+from lipcert.data import load, to_float
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.nn import ConstantHead, Flatten, Normalize
 
 SHAPE = (1, 4, 4)
 
@@ -23,7 +23,7 @@ def linear_network(classes: int = 5) -> nn.Sequential:
 
 
 def tiny_lipconvnet(conv: str = "soc", head: str = "lln") -> LipConvnet:
-    return hf.lipconvnet(5, conv, head=head, num_classes=4, width=2, image_size=4, in_channels=1).eval()
+    return lc.lipconvnet(5, conv, head=head, num_classes=4, width=2, image_size=4, in_channels=1).eval()
 
 
 def digits(split: str, count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -11,13 +11,13 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-import holdfast as hf
-from holdfast.attacks.audit import ATTACKS, ITSELF, InterruptedAudit, _judge, attack_claims, audit
-from holdfast.attacks.classifier import any_classifier, certified_classifier
-from holdfast.attacks.distance import is_within
-from holdfast.attacks.settings import AttackSettings
-from holdfast.errors import ArgumentError, BrokenCertificateError, NotProvedError
-from holdfast.nn import ConstantHead, Flatten
+import lipcert as lc
+from lipcert.attacks.audit import ATTACKS, ITSELF, InterruptedAudit, _judge, attack_claims, audit
+from lipcert.attacks.classifier import any_classifier, certified_classifier
+from lipcert.attacks.distance import is_within
+from lipcert.attacks.settings import AttackSettings
+from lipcert.errors import ArgumentError, BrokenCertificateError, NotProvedError
+from lipcert.nn import ConstantHead, Flatten
 from tests.attacks.networks import (
     SHAPE,
     claims_as_if_one_lipschitz,
@@ -75,7 +75,7 @@ def test_an_unconstrained_network_is_broken(unconstrained: nn.Module, attack: st
 @pytest.mark.parametrize("excess", [1.001, 1.1])
 def test_a_radius_that_is_a_little_too_large_is_broken(excess: float) -> None:
     model, images = linear_network(), torch.rand(10, *SHAPE)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     claims = SimpleNamespace(prediction=cert.prediction, radius=cert.radius * excess)
     with pytest.raises(BrokenCertificateError, match="10 of 10 certificates are broken: image "):
         audit(model, images, claims, attacks=["pgd-minimal"], settings=AttackSettings(targets=4))
@@ -102,7 +102,7 @@ def test_float32_certificates_hold_for_the_float32_network() -> None:
 
 def test_claims_of_the_surrogate_are_not_believed() -> None:
     truth, images = linear_network(), torch.rand(10, *SHAPE)
-    cert = hf.certify(truth, images)
+    cert = lc.certify(truth, images)
     report = attack_claims(
         liar(truth, linear_network()), images, cert.prediction, cert.radius, attacks=SEARCHING, settings=QUICK
     )
@@ -112,7 +112,7 @@ def test_claims_of_the_surrogate_are_not_believed() -> None:
 
 def test_a_counter_example_can_be_checked_by_anyone(tmp_path: Path) -> None:
     model, images = linear_network(), torch.rand(4, *SHAPE)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     radius = cert.radius.clone()
     radius[2] *= 1.5
     with pytest.raises(BrokenCertificateError, match=r"1 of 4 .*image 2, .* changes from class \d to \d"):
@@ -139,7 +139,7 @@ def test_a_counter_example_can_be_checked_by_anyone(tmp_path: Path) -> None:
 
 def test_a_wrong_prediction_is_broken_at_distance_zero() -> None:
     model, images = linear_network(), torch.rand(2, *SHAPE)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     report = attack_claims(
         certified_classifier(model, SHAPE), images, cert.runner_up, cert.radius, attacks=["noise"]
     )
@@ -158,7 +158,7 @@ def test_radius_zero_claims_nothing() -> None:
 def test_an_infinite_claim_is_attacked_too() -> None:
     model, images = linear_network(), torch.rand(3, *SHAPE)
     claims = SimpleNamespace(
-        prediction=hf.certify(model, images).prediction, radius=torch.full((3,), torch.inf)
+        prediction=lc.certify(model, images).prediction, radius=torch.full((3,), torch.inf)
     )
     with pytest.raises(BrokenCertificateError, match="3 of 3"):
         audit(model, images, claims, attacks=["pgd-minimal"])
@@ -169,7 +169,7 @@ def test_points_stay_in_the_box_if_asked() -> None:
         linear_network(),
         torch.rand(8, *SHAPE).round(),
     )  # black and white: every step leaves the box
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     many = cert.radius * 50
     free, boxed = (
         attack_claims(
@@ -335,7 +335,7 @@ def test_the_edge_of_the_ball_belongs_to_it(distance: float, broken: bool) -> No
 
 def test_what_was_broken_before_ctrl_c_is_told() -> None:
     model, images = linear_network(), torch.rand(2, *SHAPE)
-    true = hf.certify(model, images)
+    true = lc.certify(model, images)
     false = SimpleNamespace(prediction=true.prediction, radius=true.radius * 100, precision="float64")
 
     def stop(done: int, total: int, attack: str) -> None:
@@ -348,5 +348,5 @@ def test_what_was_broken_before_ctrl_c_is_told() -> None:
 
 def test_certificates_say_which_classifier_they_are_about() -> None:
     model, images = tiny_lipconvnet(), torch.rand(3, *SHAPE)
-    cert = hf.certify(model, images, precision="float32")
+    cert = lc.certify(model, images, precision="float32")
     assert audit(model, images, cert, attacks=["noise"]).about["precision"] == "float32"

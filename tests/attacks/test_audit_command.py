@@ -1,4 +1,4 @@
-"""holdfast audit: what it prints, writes and exits with."""
+"""lipcert audit: what it prints, writes and exits with."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-import holdfast as hf
-from holdfast.attacks import audit as audit_module
-from holdfast.cli.audit import audit
-from holdfast.errors import ArgumentError, BrokenCertificateError, CheckpointError, HoldfastError
+import lipcert as lc
+from lipcert.attacks import audit as audit_module
+from lipcert.cli.audit import audit
+from lipcert.errors import ArgumentError, BrokenCertificateError, CheckpointError, LipcertError
 
 app = typer.Typer()
 app.command()(audit)
@@ -25,8 +25,8 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     torch.manual_seed(0)
-    hf.save(
-        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
+    lc.save(
+        lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
     )
     (folder / "config.toml").write_text('data = "digits"\n')
     return folder
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 def call(*arguments: str | Path) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, HoldfastError):
+    if isinstance(result.exception, LipcertError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
@@ -71,7 +71,7 @@ def test_a_smaller_audit_does_not_hide_a_larger_one(run: Path) -> None:
     assert json.loads((run / "audit-first3" / "audit.json").read_text())["images"] == 3
     assert (run / "audit.json").read_bytes() == larger
     torch.manual_seed(1)  # other weights: what was known is of no use any more
-    hf.save(hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), run / "best.safetensors")
+    lc.save(lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), run / "best.safetensors")
     call(run, *fewer)
     assert json.loads((run / "audit.json").read_text())["images"] == 3
 
@@ -83,7 +83,7 @@ def test_a_damaged_audit_is_replaced(run: Path) -> None:
 
 
 def test_an_audit_of_something_else_has_its_own_folder(run: Path) -> None:
-    hf.save(hf.load(run / "best.safetensors"), run / "model.safetensors")
+    lc.save(lc.load(run / "best.safetensors"), run / "model.safetensors")
     call(run, "--weights", "last", *QUICK)
     call(run, "--precision", "float32", *QUICK)
     assert not (run / "audit.json").exists()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.attacks.distance import is_within, l2_distances
+from lipcert.attacks.distance import is_within, l2_distances
 
 
 def test_a_distance_is_not_rounded_to_single_precision() -> None:

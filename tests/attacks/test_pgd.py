@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast as hf
-from holdfast.attacks import pgd
-from holdfast.attacks.balls import Balls, choose_targets, norms, units
-from holdfast.attacks.classifier import certified_classifier
-from holdfast.attacks.settings import AttackSettings
-from holdfast.nn import ConstantHead, Flatten
+import lipcert as lc
+from lipcert.attacks import pgd
+from lipcert.attacks.balls import Balls, choose_targets, norms, units
+from lipcert.attacks.classifier import certified_classifier
+from lipcert.attacks.settings import AttackSettings
+from lipcert.nn import ConstantHead, Flatten
 from tests.attacks.networks import SHAPE, linear_network, tiny_lipconvnet
 
 
 def balls_of(model: nn.Module, images: Tensor, targets: int = 1) -> Balls:
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     classifier = certified_classifier(model, tuple(images.shape[1:]))
     aims = choose_targets(classifier.logits(images), cert.prediction, cert.runner_up, targets)
     return Balls(classifier, images.double(), cert.prediction, cert.radius, units(cert.radius), aims, False)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast as hf
-from holdfast.attacks.audit import attack_claims, audit
-from holdfast.attacks.classifier import any_classifier
-from holdfast.attacks.report import AuditReport
-from holdfast.attacks.settings import AttackSettings
-from holdfast.nn import ConstantHead, Flatten, Normalize
+import lipcert as lc
+from lipcert.attacks.audit import attack_claims, audit
+from lipcert.attacks.classifier import any_classifier
+from lipcert.attacks.report import AuditReport
+from lipcert.attacks.settings import AttackSettings
+from lipcert.nn import ConstantHead, Flatten, Normalize
 from tests.attacks.networks import SHAPE, claims_as_if_one_lipschitz, tiny_lipconvnet
 
 ATTACKS = ["noise", "pgd", "pgd-minimal"]
@@ -38,7 +38,7 @@ def test_the_largest_std_makes_radii_too_large() -> None:
     head = ConstantHead(rows.flatten(1), None)
     model = nn.Sequential(Normalize((0.4914, 0.4822, 0.4465), CIFAR_STD), Flatten(), head)
     images = torch.rand(8, 3, 4, 4)
-    ours = hf.certify(model, images)
+    ours = lc.certify(model, images)
     naive = SimpleNamespace(
         prediction=ours.prediction, radius=ours.margin / head.pair_distances()[0, 1] * max(CIFAR_STD)
     )
@@ -66,10 +66,10 @@ def test_scaled_power_iteration_vectors(scale: float) -> None:
     model(torch.rand(8, *SHAPE))  # the vectors are there after the first training step
     vectors = [value for name, value in model.named_buffers() if name.endswith("vector")]
     assert any(vector.numel() for vector in vectors)
-    before = hf.certify(model, images)
+    before = lc.certify(model, images)
     for vector in vectors:
         vector.mul_(scale)
-    assert torch.equal(hf.certify(model, images).radius, before.radius)
+    assert torch.equal(lc.certify(model, images).radius, before.radius)
     assert not audit(model, images, attacks=ATTACKS, settings=QUICK).broken
 
 
@@ -86,8 +86,8 @@ def test_vectors_of_another_filter() -> None:
 
 def with_a_huge_bias(size: float) -> nn.Sequential:
     """A bias in front of the head that the head's own bias takes away again: in exact arithmetic, nothing."""
-    linear = hf.OrthogonalLinear(16, 16)
-    head = hf.NormalizedLinear(16, 4)
+    linear = lc.OrthogonalLinear(16, 16)
+    head = lc.NormalizedLinear(16, 4)
     assert linear.bias is not None
     assert head.bias is not None
     with torch.no_grad():
@@ -101,11 +101,11 @@ def test_a_huge_bias_that_cancels() -> None:
     with torch.no_grad():
         logits = model(images)
     head = model[-1]
-    assert isinstance(head, hf.NormalizedLinear)
+    assert isinstance(head, lc.NormalizedLinear)
     prediction = logits.argmax(1)
     naive = SimpleNamespace(prediction=prediction, radius=head.certificate(logits, prediction).detach() * 0.5)
     assert attacked(model, images, naive, "float32").broken
-    ours = hf.certify(model, images)
+    ours = lc.certify(model, images)
     assert (ours.radius > 0).any()
     assert not audit(model, images, ours, attacks=ATTACKS, settings=QUICK).broken
 
@@ -139,7 +139,7 @@ def test_bisected_ties_in_float32() -> None:
 
 def test_bisected_ties_in_float64() -> None:
     model = tiny_lipconvnet()
-    ties = bisected_ties(hf.freeze(model.double()), 40, torch.float64)
+    ties = bisected_ties(lc.freeze(model.double()), 40, torch.float64)
     report = audit(model, ties, attacks=ATTACKS, settings=QUICK)
     assert not report.broken
     # Within a few units in the last place of the boundary the rounding of the network certifies nothing.

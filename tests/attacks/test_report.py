@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.attacks.report import RATIO_EDGES, AuditRecord, AuditReport, counter_example
-from holdfast.errors import ArgumentError, BrokenCertificateError
+from lipcert.attacks.report import RATIO_EDGES, AuditRecord, AuditReport, counter_example
+from lipcert.errors import ArgumentError, BrokenCertificateError
 
 
 def record(index: int, radius: float, distance: float | None, broken: bool = False) -> AuditRecord:

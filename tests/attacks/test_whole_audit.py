@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast as hf
-from holdfast.attacks.audit import audit
-from holdfast.data import load, to_float
-from holdfast.zoo import FOLDER as ZOO
+import lipcert as lc
+from lipcert.attacks.audit import audit
+from lipcert.data import load, to_float
+from lipcert.zoo import FOLDER as ZOO
 from tests.attacks.networks import digits
 
 
 def trained_on_digits(steps: int) -> torch.nn.Module:
-    model = hf.lipconvnet(5, num_classes=10, width=8, image_size=8, in_channels=1)
+    model = lc.lipconvnet(5, num_classes=10, width=8, image_size=8, in_channels=1)
     images, labels = digits("train")
-    loss_function = hf.CertificateLoss(gamma=0.1)
+    loss_function = lc.CertificateLoss(gamma=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, nesterov=True, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=steps, cycle_momentum=False)
     for _ in range(steps):
@@ -34,7 +34,7 @@ def trained_on_digits(steps: int) -> torch.nn.Module:
 def test_all_digits(tmp_path: Path) -> None:
     model = trained_on_digits(150)
     images, labels = digits("test")
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     assert (cert.prediction == labels).double().mean() > 0.9, "the network has learnt nothing"
     summary = audit(model, images, cert, out=tmp_path).summary()
     assert summary["images"] == 360
@@ -47,8 +47,8 @@ def test_all_digits(tmp_path: Path) -> None:
 
 
 def cifar_network() -> str | None:
-    """$HOLDFAST_AUDIT_MODEL, or the first CIFAR-10 network of the zoo."""
-    return os.environ.get("HOLDFAST_AUDIT_MODEL") or next(
+    """$LIPCERT_AUDIT_MODEL, or the first CIFAR-10 network of the zoo."""
+    return os.environ.get("LIPCERT_AUDIT_MODEL") or next(
         (file.stem for file in sorted(ZOO.glob("*.safetensors")) if re.search("cifar10(?!0)", file.stem)),
         None,
     )
@@ -58,16 +58,16 @@ def cifar_network() -> str | None:
 @pytest.mark.cifar
 @pytest.mark.timeout(14400)
 @pytest.mark.skipif(
-    not os.environ.get("HOLDFAST_DATA"), reason="HOLDFAST_DATA does not name a folder with CIFAR-10"
+    not os.environ.get("LIPCERT_DATA"), reason="LIPCERT_DATA does not name a folder with CIFAR-10"
 )
 @pytest.mark.skipif(
-    cifar_network() is None, reason="no CIFAR-10 network: set HOLDFAST_AUDIT_MODEL to a saved one"
+    cifar_network() is None, reason="no CIFAR-10 network: set LIPCERT_AUDIT_MODEL to a saved one"
 )
 def test_a_thousand_cifar_images(tmp_path: Path) -> None:
     name = cifar_network()
     assert name is not None
     images = to_float(load("cifar10", split="test").images[:1000])
-    summary = audit(hf.load(name), images, out=tmp_path).summary()
+    summary = audit(lc.load(name), images, out=tmp_path).summary()
     assert summary["images"] == 1000
     assert summary["broken"] == 0
     assert summary["found"] > 990

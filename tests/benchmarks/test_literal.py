@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import holdfast as hf
-from holdfast.benchmarks.literal import LiteralHead, LiteralHouseholder, LiteralMaxMin, LiteralSOC
-from holdfast.functional.taps import taps_from_kernel
+import lipcert as lc
+from lipcert.benchmarks.literal import LiteralHead, LiteralHouseholder, LiteralMaxMin, LiteralSOC
+from lipcert.functional.taps import taps_from_kernel
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "size", "stride"), [(4, 6, 3, 1), (2, 6, 3, 2), (6, 4, 1, 1)])
@@ -16,7 +16,7 @@ def test_the_baseline_is_the_exponential_series(inputs: int, outputs: int, size:
     for _ in range(4):  # fifty power iterations each
         slow.steps = 0
         slow.train()(x)
-    fast = hf.SOC(inputs, outputs, size, stride=stride, series="exponential").eval()
+    fast = lc.SOC(inputs, outputs, size, stride=stride, series="exponential").eval()
     skew = (slow.weight - slow.weight.transpose(0, 1).flip(2, 3)) / 2
     fast.weight.copy_(taps_from_kernel(skew))
     fast.weight[0] /= 2**0.5  # of which SOC takes (W - W^T) / sqrt(2)
@@ -27,12 +27,12 @@ def test_the_baseline_is_the_exponential_series(inputs: int, outputs: int, size:
 @torch.no_grad()
 def test_the_other_parts_are_the_same_functions() -> None:
     x = torch.randn(3, 8, 2, 2)
-    assert torch.equal(LiteralMaxMin()(x), hf.MaxMin()(x))
-    slow, fast = LiteralHouseholder(8), hf.Householder(8)
+    assert torch.equal(LiteralMaxMin()(x), lc.MaxMin()(x))
+    slow, fast = LiteralHouseholder(8), lc.Householder(8)
     slow.theta.copy_(torch.randn(1, 4, 1, 1))
     fast.theta.copy_(slow.theta.flatten())
     torch.testing.assert_close(slow(x), fast(x))
-    head, ours = LiteralHead(32, 5), hf.NormalizedLinear(32, 5)
+    head, ours = LiteralHead(32, 5), lc.NormalizedLinear(32, 5)
     ours.load_state_dict(head.linear.state_dict())
     torch.testing.assert_close(head(x), ours(x.flatten(1)))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.benchmarks import run, work
+from lipcert.benchmarks import run, work
 
 
 def test_without_bf16_every_line_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

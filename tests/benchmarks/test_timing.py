@@ -2,7 +2,7 @@
 
 import torch
 
-from holdfast.benchmarks.timing import Contender, measure
+from lipcert.benchmarks.timing import Contender, measure
 
 
 def test_products_in_place_count_like_others() -> None:

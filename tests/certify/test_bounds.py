@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import holdfast as hf
-from holdfast.certify import exact, layer_bounds, radii
-from holdfast.certify.exact import ExactNetwork, exact_network, fingerprint, network_hash
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.series import SERIES
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
+import lipcert as lc
+from lipcert.certify import exact, layer_bounds, radii
+from lipcert.certify.exact import ExactNetwork, exact_network, fingerprint, network_hash
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.functional.series import SERIES
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.nn import ConstantHead, Flatten, LipschitzModule, Normalize
 
 SVD_ERROR = 1e-12  # of a norm through autograd and LAPACK on matrices of up to 300 columns
 
@@ -49,7 +49,7 @@ def test_layer_bounds_hold_and_are_tight(
     torch.manual_seed(seed)
     shape = (inputs, side * stride, side * stride)
     options = {"series": conv} if conv in SERIES else {}
-    kind = {"bcop": hf.BCOP, "cayley": hf.Cayley}.get(conv, hf.SOC)
+    kind = {"bcop": lc.BCOP, "cayley": lc.Cayley}.get(conv, lc.SOC)
     layer = kind(inputs, outputs, kernel, stride=stride, bias=False, dtype=torch.float64, **options).eval()
     with torch.no_grad():
         layer.weight.mul_(scale)  # every weight is normalised: the function must not care
@@ -67,8 +67,8 @@ def test_layer_bounds_hold_and_are_tight(
 
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 def test_no_pair_of_images_gains_more_than_the_bound(conv: str) -> None:
-    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1).double().eval()
-    bound = hf.lipschitz_upper_bound(model)
+    model = lc.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1).double().eval()
+    bound = lc.lipschitz_upper_bound(model)
     x = torch.rand(200, 1, 8, 8, dtype=torch.float64)
     y = x + 10 ** torch.empty(200, 1, 1, 1, dtype=torch.float64).uniform_(-6, 0) * torch.randn_like(x)
     with torch.no_grad():
@@ -79,12 +79,12 @@ def test_no_pair_of_images_gains_more_than_the_bound(conv: str) -> None:
 
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 def test_the_body_of_a_network_is_bounded_by_little_more_than_its_normalisation(conv: str) -> None:
-    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=3)
+    model = lc.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=3)
     assert 1 / 0.2507 * (1 - 1e-6) <= exact_network(model, (3, 8, 8)).lipschitz <= 1 / 0.2507 * (1 + 1e-4)
 
 
 def test_the_table_of_layers() -> None:
-    model = hf.lipconvnet(5, num_classes=5, width=4, image_size=8, in_channels=1)
+    model = lc.lipconvnet(5, num_classes=5, width=4, image_size=8, in_channels=1)
     table = layer_bounds(model)
     assert [row.name for row in table[:3]] == ["Normalize", "SOC", "Householder"]
     assert table[1].path == "body.stage1.conv1"
@@ -94,17 +94,17 @@ def test_the_table_of_layers() -> None:
 
 def test_modules_without_a_bound_are_refused_by_path_and_name() -> None:
     model = nn.Sequential(Flatten(), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(4)))
-    with pytest.raises(NotProvedError, match=r"^1\.0: ReLU has no proved bound; use a layer of holdfast"):
-        hf.lipschitz_upper_bound(model, (4,))
+    with pytest.raises(NotProvedError, match=r"^1\.0: ReLU has no proved bound; use a layer of lipcert"):
+        lc.lipschitz_upper_bound(model, (4,))
 
 
-def test_where_holdfast_has_a_layer_of_the_same_name_the_error_says_so() -> None:
-    with pytest.raises(NotProvedError, match=r"^0: Flatten has no proved bound; use holdfast\.Flatten"):
-        hf.lipschitz_upper_bound(nn.Sequential(nn.Flatten(), hf.OrthogonalHead(4, 4)), (4, 1, 1))
+def test_where_lipcert_has_a_layer_of_the_same_name_the_error_says_so() -> None:
+    with pytest.raises(NotProvedError, match=r"^0: Flatten has no proved bound; use lipcert\.Flatten"):
+        lc.lipschitz_upper_bound(nn.Sequential(nn.Flatten(), lc.OrthogonalHead(4, 4)), (4, 1, 1))
 
 
 def network() -> LipConvnet:
-    return hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
+    return lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
 
 
 def damage_in_place(model: LipConvnet) -> None:
@@ -132,14 +132,14 @@ def damage_by_a_step(model: LipConvnet) -> None:
 )
 def test_nothing_outlives_a_change_of_weights(change) -> None:
     model, images = network().eval(), torch.rand(6, 1, 4, 4)
-    before = hf.certify(model, images)
+    before = lc.certify(model, images)
     with torch.no_grad():
         model(images)  # fills every cache there is
     change(model)
-    after = hf.certify(model, images)
+    after = lc.certify(model, images)
     fresh = network()
     fresh.load_state_dict(model.state_dict())
-    expected = hf.certify(copy.deepcopy(fresh), images)
+    expected = lc.certify(copy.deepcopy(fresh), images)
     assert torch.equal(after.radius, expected.radius)
     assert after.lipschitz == expected.lipschitz
     assert not torch.equal(after.radius, before.radius)
@@ -151,8 +151,8 @@ def test_the_same_weights_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(exact, "_prove", lambda *arguments: calls.append(1) or prove(*arguments))
     model, images = network(), torch.rand(2, 1, 4, 4)
     exact._KNOWN.clear()
-    first, second = hf.certify(model, images), hf.certify(model, images)
-    hf.lipschitz_upper_bound(model)
+    first, second = lc.certify(model, images), lc.certify(model, images)
+    lc.lipschitz_upper_bound(model)
     assert len(calls) == 1
     assert torch.equal(first.radius, second.radius)
 
@@ -164,7 +164,7 @@ def test_fingerprints_see_structure_and_numbers() -> None:
     assert fingerprint(model.train()) == fingerprint(same.eval())
     other[2].weight[0, 0] += 2.0**-20  # type: ignore[index, operator]
     assert fingerprint(other) != fingerprint(model)
-    assert fingerprint(nn.Sequential(hf.GroupSort(2))) != fingerprint(nn.Sequential(hf.GroupSort(4)))
+    assert fingerprint(nn.Sequential(lc.GroupSort(2))) != fingerprint(nn.Sequential(lc.GroupSort(4)))
 
 
 @pytest.mark.parametrize("text", [None, "written otherwise"])
@@ -172,18 +172,18 @@ def test_the_hash_in_records_is_the_same_in_every_version(
     text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if text is not None:
-        monkeypatch.setattr(hf.SOC, "extra_repr", lambda self: text)
+        monkeypatch.setattr(lc.SOC, "extra_repr", lambda self: text)
     model = network()
     for name, tensor in model.state_dict().items():
         tensor.fill_(len(name) / 64)
     assert network_hash(model) == "22ee5e397efca74de7e85d994fef07373550ea3772c3f5f41b1dc547ce40aff8"
-    other = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series="exponential")
+    other = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series="exponential")
     other.load_state_dict(model.state_dict())
     assert network_hash(other) != network_hash(model)
 
 
 def test_the_hash_of_other_networks_sees_their_modules_as_often_as_they_run() -> None:
-    act = hf.MaxMin()
+    act = lc.MaxMin()
     once, twice = nn.Sequential(act, Flatten()), nn.Sequential(act, Flatten())
     twice.append(act)
     assert network_hash(once) != network_hash(twice)
@@ -211,13 +211,13 @@ def test_a_proof_is_not_remembered_for_layers_whose_code_may_change() -> None:
         ConstantHead(torch.eye(2), torch.tensor([1.0, 0])),
     )
     for gain in (1.0, 100.0):
-        found = hf.certify(nn.Sequential(gain_layer(gain), Flatten(), head), image)
+        found = lc.certify(nn.Sequential(gain_layer(gain), Flatten(), head), image)
         assert found.lipschitz == gain
 
 
 def test_what_is_taken_off_is_twice_the_error_of_the_head() -> None:
     model, images = network(), torch.rand(3, 1, 4, 4)
-    found = hf.certify(model, images)
+    found = lc.certify(model, images)
     proved = exact_network(model, (1, 4, 4))
     assert proved.head is not None
     logits, norms = radii._forward(proved, proved.head, images, torch.device("cpu"), 8)
@@ -232,7 +232,7 @@ def test_what_is_taken_off_is_twice_the_error_of_the_head() -> None:
 def test_no_radius_is_larger_than_the_ball_whose_rounding_is_bounded() -> None:
     rows = torch.tensor([[1.0, 0.0], [1.0, 1e-12]], dtype=torch.float64)
     model = nn.Sequential(Flatten(), ConstantHead(rows, torch.tensor([1.0, 0.0], dtype=torch.float64)))
-    found = hf.certify(model, torch.tensor([0.2, 0.8], dtype=torch.float64).view(1, 2, 1, 1))
+    found = lc.certify(model, torch.tensor([0.2, 0.8], dtype=torch.float64).view(1, 2, 1, 1))
     assert found.radius.item() == radii.LARGEST_RADIUS
 
 
@@ -254,7 +254,7 @@ def test_products_inside_of_a_certificate_run_in_full_precision() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            hf.certify(model, torch.tensor([0.2, 0.8]).view(1, 1, 1, 2), precision="float32")
+            lc.certify(model, torch.tensor([0.2, 0.8]).view(1, 1, 1, 2), precision="float32")
     finally:
         torch.set_float32_matmul_precision("highest")
     assert set(seen) == {"ieee"}
@@ -274,13 +274,13 @@ def test_products_inside_of_a_certificate_run_in_full_precision() -> None:
 )
 def test_newer_switches_of_precision_take_no_part_and_stay_as_they_are(place: str, value: str) -> None:
     model, images = network(), torch.rand(2, 1, 4, 4)
-    plain = hf.certify(model, images, precision="float32").radius
+    plain = lc.certify(model, images, precision="float32").radius
     switch = operator.attrgetter(place)(torch.backends) if place else torch.backends
     before = switch.fp32_precision
     switch.fp32_precision = value
     try:
         states = every_switch()
-        assert torch.equal(hf.certify(model, images, precision="float32").radius, plain)
+        assert torch.equal(lc.certify(model, images, precision="float32").radius, plain)
         assert every_switch() == states
     finally:
         switch.fp32_precision = before
@@ -293,27 +293,27 @@ def every_switch() -> list[str]:
 
 
 def test_a_model_with_a_config_of_its_own_kind() -> None:
-    model = nn.Sequential(Flatten(), hf.OrthogonalHead(4, 3))
+    model = nn.Sequential(Flatten(), lc.OrthogonalHead(4, 3))
     model.config = {"name": "mine"}  # type: ignore[assignment]
-    assert hf.certify(model, torch.rand(2, 1, 2, 2)).radius.shape == (2,)
+    assert lc.certify(model, torch.rand(2, 1, 2, 2)).radius.shape == (2,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_are_certified_as_the_numbers_they_are(dtype: torch.dtype) -> None:
     model, images = network().to(dtype), torch.rand(4, 1, 4, 4)
-    cert = hf.certify(model, images)
-    assert torch.equal(cert.radius, hf.certify(copy.deepcopy(model).double(), images).radius)
+    cert = lc.certify(model, images)
+    assert torch.equal(cert.radius, lc.certify(copy.deepcopy(model).double(), images).radius)
     assert next(model.parameters()).dtype == dtype
 
 
 def test_tf32_autocast_and_flushed_subnormals_take_no_part() -> None:
     model, images = network(), torch.rand(4, 1, 4, 4)
-    plain = {p: hf.certify(model, images, precision=p).radius for p in ("float64", "float32")}
+    plain = {p: lc.certify(model, images, precision=p).radius for p in ("float64", "float32")}
     torch.set_float32_matmul_precision("medium")
     torch.set_flush_denormal(True)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = {p: hf.certify(model.train(), images, precision=p).radius for p in plain}
+            found = {p: lc.certify(model.train(), images, precision=p).radius for p in plain}
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -323,7 +323,7 @@ def test_tf32_autocast_and_flushed_subnormals_take_no_part() -> None:
 
 def test_float32_is_measured_and_says_so() -> None:
     model, images = network(), torch.rand(8, 1, 4, 4)
-    proved, measured = hf.certify(model, images), hf.certify(model, images, precision="float32")
+    proved, measured = lc.certify(model, images), lc.certify(model, images, precision="float32")
     assert proved.proved
     assert proved.precision == "float64"
     assert not measured.proved
@@ -342,19 +342,19 @@ def test_float32_is_measured_and_says_so() -> None:
     assert measured.rounding.tolist() == [40 * difference] * len(images)
     torch.testing.assert_close(measured.radius, proved.radius, rtol=0, atol=1e-4)
     with pytest.raises(ArgumentError, match="precision: expected one of float32, float64, got 'float16'"):
-        hf.certify(model, images, precision="float16")
+        lc.certify(model, images, precision="float16")
 
 
 def test_subnormal_pixels_are_fine() -> None:
-    cert = hf.certify(network(), torch.full((1, 1, 4, 4), 1e-310, dtype=torch.float64))
+    cert = lc.certify(network(), torch.full((1, 1, 4, 4), 1e-310, dtype=torch.float64))
     assert cert.radius.isfinite().all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["lln", "orthogonal"])
 def test_the_slack_of_a_lipconvnet_5_is_about_1e_7(head: str) -> None:
-    model = hf.lipconvnet(5, head=head, num_classes=10)
-    cert = hf.certify(model, torch.rand(8, 3, 32, 32))
+    model = lc.lipconvnet(5, head=head, num_classes=10)
+    cert = lc.certify(model, torch.rand(8, 3, 32, 32))
     assert cert.rounding.max() < 2e-7
     assert cert.lipschitz < 1 / 0.2507 * (1 + 2e-4)
 
@@ -366,10 +366,10 @@ def test_the_product_of_bounds_rounds_up() -> None:
 
 
 def test_a_proof_is_not_remembered_for_maps_of_another_size() -> None:
-    model = nn.Sequential(hf.SOC(4, 4, 3), Flatten(), ConstantHead(torch.randn(3, 64), None))
+    model = nn.Sequential(lc.SOC(4, 4, 3), Flatten(), ConstantHead(torch.randn(3, 64), None))
     square = torch.rand(2, 4, 4, 4)
     exact._KNOWN.clear()
-    expected = hf.certify(model, square)
+    expected = lc.certify(model, square)
     exact._KNOWN.clear()
-    hf.certify(model, torch.rand(2, 4, 1, 16))  # sees one row of the taps, and is scaled by that
-    assert torch.equal(hf.certify(model, square).radius, expected.radius)
+    lc.certify(model, torch.rand(2, 4, 1, 16))  # sees one row of the taps, and is scaled by that
+    assert torch.equal(lc.certify(model, square).radius, expected.radius)

@@ -9,18 +9,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import holdfast as hf
-from holdfast.attacks.classifier import certified_classifier
-from holdfast.certify import exact, layer_bounds
-from holdfast.certify.exact import fingerprint
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.series import SERIES
-from holdfast.functional.skew_norms import start_vector
-from holdfast.nn import ConstantHead, Flatten, LipschitzModule
-from holdfast.nn.activations import Activation
-from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear
-from holdfast.nn.frozen_skew import FrozenSeries
-from holdfast.nn.walk import split_head
+import lipcert as lc
+from lipcert.attacks.classifier import certified_classifier
+from lipcert.certify import exact, layer_bounds
+from lipcert.certify.exact import fingerprint
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.functional.series import SERIES
+from lipcert.functional.skew_norms import start_vector
+from lipcert.nn import ConstantHead, Flatten, LipschitzModule
+from lipcert.nn.activations import Activation
+from lipcert.nn.frozen_circular import CircularConv2d, FrozenLinear
+from lipcert.nn.frozen_skew import FrozenSeries
+from lipcert.nn.walk import split_head
 
 IMAGES = torch.rand(16, 4, 1, 1, generator=torch.Generator().manual_seed(0))
 
@@ -34,20 +34,20 @@ def turn() -> FrozenLinear:
 
 
 def test_a_module_that_stands_in_two_places_counts_twice() -> None:
-    act = hf.MaxMin()
+    act = lc.MaxMin()
     shared = nn.Sequential(Flatten(), turn(), act, turn(), act, head())
     once = nn.Sequential(Flatten(), shared[1], act, shared[3], head())
-    assert torch.equal(hf.certify(shared, IMAGES).prediction, shared(IMAGES).argmax(1))
+    assert torch.equal(lc.certify(shared, IMAGES).prediction, shared(IMAGES).argmax(1))
     assert not torch.equal(shared(IMAGES).argmax(1), once(IMAGES).argmax(1)), "the test sees no difference"
-    assert torch.allclose(hf.freeze(shared, (4, 1, 1))(IMAGES), shared(IMAGES))
+    assert torch.allclose(lc.freeze(shared, (4, 1, 1))(IMAGES), shared(IMAGES))
     assert fingerprint(shared) != fingerprint(nn.Sequential(OrderedDict(list(shared.named_children()))))
 
 
 def test_its_bound_counts_twice() -> None:
     triple = FrozenLinear(3 * torch.eye(4), None)
     model = nn.Sequential(Flatten(), triple, triple, head())
-    assert hf.lipschitz_upper_bound(model, (4, 1, 1)) == pytest.approx(9)
-    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(9)
+    assert lc.lipschitz_upper_bound(model, (4, 1, 1)) == pytest.approx(9)
+    assert lc.certify(model, IMAGES).lipschitz == pytest.approx(9)
 
 
 def test_a_head_that_also_stands_further_up() -> None:
@@ -77,12 +77,12 @@ class Wrapper(nn.Module):
         return self.module((x - 0.5).sign())
 
 
-class Louder(hf.MaxMin):
+class Louder(lc.MaxMin):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 10 * super().forward(x)
 
 
-class Louder2(hf.OrthogonalLinear):
+class Louder2(lc.OrthogonalLinear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 10 * super().forward(x)
 
@@ -90,12 +90,12 @@ class Louder2(hf.OrthogonalLinear):
         return 10 * super().lipschitz_bound(input_shape)
 
 
-class Louder3(hf.SOC):
+class Louder3(lc.SOC):
     def transform(self, x: torch.Tensor) -> torch.Tensor:
         return 10 * super().transform(x)
 
 
-class Louder4(hf.MaxMin):
+class Louder4(lc.MaxMin):
     def activate(self, x: torch.Tensor) -> torch.Tensor:
         return 10 * super().activate(x)
 
@@ -119,14 +119,14 @@ class Wide(ConstantHead):
 
 def hooked(register: str, place: Callable[[nn.Sequential], nn.Module]) -> nn.Sequential:
     model = nn.Sequential(
-        Flatten(), nn.Sequential(hf.OrthogonalLinear(4, 4), hf.MaxMin()), hf.OrthogonalHead(4, 4)
+        Flatten(), nn.Sequential(lc.OrthogonalLinear(4, 4), lc.MaxMin()), lc.OrthogonalHead(4, 4)
     )
     getattr(place(model), register)(lambda *_: None)
     return model
 
 
 def own_forward() -> nn.Sequential:
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
     model[1].forward = lambda x: 10 * x  # type: ignore[method-assign]
     return model
 
@@ -180,49 +180,49 @@ def own_forward() -> nn.Sequential:
 )
 def test_what_no_bound_sees_is_refused(build: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(NotProvedError, match=message):
-        hf.certify(build(), IMAGES)
+        lc.certify(build(), IMAGES)
 
 
 @pytest.mark.parametrize("register", ["register_module_forward_hook", "register_module_forward_pre_hook"])
 def test_a_hook_for_all_modules_is_refused(register: str) -> None:
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
     hook = getattr(nn.modules.module, register)(lambda *_: None)
     try:
         with pytest.raises(NotProvedError, match="model: torch runs a forward hook for every module"):
-            hf.certify(model, IMAGES)
+            lc.certify(model, IMAGES)
     finally:
         hook.remove()
     with FlopCounterMode(display=False):  # hooks of torch that only watch
-        assert hf.certify(model, IMAGES).radius.isfinite().all()
+        assert lc.certify(model, IMAGES).radius.isfinite().all()
 
 
 def test_a_hook_that_comes_after_the_first_certificate_is_refused_too() -> None:
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
-    hf.certify(model, IMAGES)
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
+    lc.certify(model, IMAGES)
     model[1].register_forward_hook(lambda module, inputs, output: 10 * output)
-    for function in (hf.certify, lambda m, _: hf.freeze(m, (4, 1, 1))):
+    for function in (lc.certify, lambda m, _: lc.freeze(m, (4, 1, 1))):
         with pytest.raises(NotProvedError, match="1: MaxMin has a forward hook"):
             function(model, IMAGES)
 
 
 def test_wrappers_of_torch_are_looked_through() -> None:
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
     wrapped = torch.optim.swa_utils.AveragedModel(model)
-    assert torch.equal(hf.certify(wrapped, IMAGES).radius, hf.certify(model, IMAGES).radius)
+    assert torch.equal(lc.certify(wrapped, IMAGES).radius, lc.certify(model, IMAGES).radius)
     wrapped.register_forward_pre_hook(lambda module, inputs: ((inputs[0] - 0.5).sign(),))
     with pytest.raises(NotProvedError, match="model: AveragedModel has a forward hook"):
-        hf.certify(wrapped, IMAGES)
+        lc.certify(wrapped, IMAGES)
 
 
 def test_a_forward_that_is_the_modules_own_is_no_change() -> None:
     """As lightning-fabric leaves it behind after a step."""
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
-    plain = hf.certify(model, IMAGES).radius
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
+    plain = lc.certify(model, IMAGES).radius
     model.forward = model.forward  # type: ignore[method-assign]
-    assert torch.equal(hf.certify(model, IMAGES).radius, plain)
+    assert torch.equal(lc.certify(model, IMAGES).radius, plain)
     model.forward = nn.Sequential(Flatten(), head()).forward  # type: ignore[method-assign]
     with pytest.raises(NotProvedError, match="model: Sequential was given another forward"):
-        hf.certify(model, IMAGES)
+        lc.certify(model, IMAGES)
 
 
 def test_what_a_layer_of_ones_own_is_made_of_is_its_own_affair() -> None:
@@ -240,7 +240,7 @@ def test_what_a_layer_of_ones_own_is_made_of_is_its_own_affair() -> None:
         def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
             return 1e-12, 1e-12
 
-    assert hf.certify(nn.Sequential(Flatten(), Block(), head()), IMAGES).lipschitz == 7
+    assert lc.certify(nn.Sequential(Flatten(), Block(), head()), IMAGES).lipschitz == 7
 
 
 def test_a_parametrised_layer_of_ones_own_is_proved_anew() -> None:
@@ -261,12 +261,12 @@ def test_a_parametrised_layer_of_ones_own_is_proved_anew() -> None:
     gain = Gain()
     nn.utils.parametrize.register_parametrization(gain, "w", nn.Identity())
     model = nn.Sequential(Flatten(), gain, head())
-    assert hf.certify(model, IMAGES).lipschitz == 1
+    assert lc.certify(model, IMAGES).lipschitz == 1
     gain.gains[0] = 100.0
-    assert hf.certify(model, IMAGES).lipschitz == 100
+    assert lc.certify(model, IMAGES).lipschitz == 100
 
 
-class Coarse(hf.MaxMin):
+class Coarse(lc.MaxMin):
     """Rounds to float32, and says so."""
 
     freeze = LipschitzModule.freeze
@@ -282,13 +282,13 @@ class Coarse(hf.MaxMin):
 
 
 def test_the_rounding_that_a_layer_states_is_the_one_that_counts() -> None:
-    found = hf.certify(nn.Sequential(Flatten(), Coarse(), head()), IMAGES)
+    found = lc.certify(nn.Sequential(Flatten(), Coarse(), head()), IMAGES)
     norms = IMAGES.flatten(1).double().norm(dim=1)
     assert (found.rounding >= 2 * 2.0**-23 * norms).all()
 
 
 def test_the_rounding_of_a_forward_of_ones_own_is_not_inherited() -> None:
-    class Silent(hf.MaxMin):
+    class Silent(lc.MaxMin):
         freeze = LipschitzModule.freeze
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -310,17 +310,17 @@ def test_the_rounding_of_a_forward_of_ones_own_is_not_inherited() -> None:
 
     for layer in (Silent(), Coarser()):
         with pytest.raises(NotProvedError, match=f"1: {type(layer).__name__} has no proved rounding error"):
-            hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
+            lc.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
 
 
 def test_weights_that_overflow_the_rounding_bound_certify_nothing() -> None:
-    model = hf.lipconvnet(
+    model = lc.lipconvnet(
         5, activation="maxmin", num_classes=4, width=2, image_size=8, in_channels=1
     ).double()
     with torch.no_grad():
         model.body.stage1.conv1.bias.fill_(1e160)  # type: ignore[union-attr]
     with pytest.raises(NotProvedError, match="overflows"):
-        hf.certify(model, torch.rand(2, 1, 8, 8))
+        lc.certify(model, torch.rand(2, 1, 8, 8))
 
 
 def test_entries_whose_squares_underflow_count() -> None:
@@ -330,28 +330,28 @@ def test_entries_whose_squares_underflow_count() -> None:
         turns = [FrozenLinear(t.weight.double(), None) for t in (turn() for _ in range(60))]
         small = FrozenLinear(scale * torch.eye(4, dtype=torch.float64), None)
         model = nn.Sequential(Flatten(), small, *turns, head().double())
-        return float((hf.certify(model, IMAGES[:1].double()).rounding / scale).item())
+        return float((lc.certify(model, IMAGES[:1].double()).rounding / scale).item())
 
     assert term(1e-161) >= 0.1 * term(1e-80)
 
 
 @pytest.mark.parametrize("conv", ["bcop", "bjorck"])
 def test_weights_near_a_singular_matrix_are_refused(conv: str) -> None:
-    layer = hf.BCOP(4, 4, 1) if conv == "bcop" else hf.OrthogonalLinear(4, 4, method="bjorck")
+    layer = lc.BCOP(4, 4, 1) if conv == "bcop" else lc.OrthogonalLinear(4, 4, method="bjorck")
     parts = [layer, Flatten()] if conv == "bcop" else [Flatten(), layer]
     model = nn.Sequential(*parts, head())
-    assert hf.certify(model, IMAGES).radius.max() > 0
+    assert lc.certify(model, IMAGES).radius.max() > 0
     with torch.no_grad():
         layer.weight.copy_(torch.ones(4, 4))
     with pytest.raises(NotProvedError, match="condition number"):
-        hf.certify(model, IMAGES)
+        lc.certify(model, IMAGES)
 
 
 def test_layers_whose_names_would_collide_when_frozen() -> None:
-    inner = nn.Sequential(OrderedDict(b=hf.MaxMin()))
+    inner = nn.Sequential(OrderedDict(b=lc.MaxMin()))
     model = nn.Sequential(OrderedDict([("f", Flatten()), ("a", inner), ("a_b", turn()), ("head", head())]))
     with pytest.raises(ArgumentError, match="two layers would be called 'a_b'"):
-        hf.freeze(model, (4, 1, 1))
+        lc.freeze(model, (4, 1, 1))
 
 
 def test_a_polynomial_has_a_degree() -> None:
@@ -370,10 +370,10 @@ def test_a_layer_of_ones_own_needs_no_freeze() -> None:
         def rounding_error(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
             return 0.0, 2.0**-1070
 
-    assert hf.certify(nn.Sequential(Flatten(), Half(), head()), IMAGES).lipschitz == 0.5
+    assert lc.certify(nn.Sequential(Flatten(), Half(), head()), IMAGES).lipschitz == 0.5
 
 
-class Loud(hf.MaxMin):
+class Loud(lc.MaxMin):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return 10 * (super().__call__(x) - 0.5)
 
@@ -394,7 +394,7 @@ class LoudKernel(CircularConv2d):
 
 
 def with_another_activate() -> nn.Module:
-    layer = hf.MaxMin()
+    layer = lc.MaxMin()
     layer.activate = lambda x: 10 * (x - 0.5)  # type: ignore[method-assign]
     return layer
 
@@ -411,31 +411,31 @@ def with_another_activate() -> nn.Module:
 )
 def test_what_runs_in_the_place_of_a_forward_is_refused(layer: nn.Module, message: str) -> None:
     with pytest.raises(NotProvedError, match=message):
-        hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
+        lc.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
 
 
 def test_a_convolution_with_a_linear_part_of_its_own_is_refused() -> None:
     layer = LoudKernel(torch.eye(4).view(4, 4, 1, 1), None)
     with pytest.raises(NotProvedError, match="0: LoudKernel has a forward of its own"):
-        hf.certify(nn.Sequential(layer, Flatten(), head()), IMAGES)
+        lc.certify(nn.Sequential(layer, Flatten(), head()), IMAGES)
 
 
 def test_a_method_that_is_replaced_after_a_proof_is_refused() -> None:
-    model = nn.Sequential(hf.SOC(4, 4, 1), Flatten(), head()).eval()
-    hf.certify(model, IMAGES)
+    model = nn.Sequential(lc.SOC(4, 4, 1), Flatten(), head()).eval()
+    lc.certify(model, IMAGES)
     before = model[0].transform
     model[0].transform = lambda x: 10 * before(x)
     with pytest.raises(NotProvedError, match="0: SOC was given another transform"):
-        hf.certify(model, IMAGES)
+        lc.certify(model, IMAGES)
 
 
 def test_a_wrapper_with_a_forward_of_its_own_is_refused() -> None:
-    model = nn.Sequential(Flatten(), hf.MaxMin(), head())
+    model = nn.Sequential(Flatten(), lc.MaxMin(), head())
     wrapper = torch.optim.swa_utils.AveragedModel(model)
-    hf.certify(wrapper, IMAGES)
+    lc.certify(wrapper, IMAGES)
     wrapper.forward = lambda x: model(10 * x)  # type: ignore[method-assign]
     with pytest.raises(NotProvedError, match="model: AveragedModel was given another forward"):
-        hf.certify(wrapper, IMAGES)
+        lc.certify(wrapper, IMAGES)
 
 
 def test_a_head_that_computes_in_its_own_way_is_refused() -> None:
@@ -452,7 +452,7 @@ def test_a_head_that_computes_in_its_own_way_is_refused() -> None:
             return super().pair_distance_bounds()
 
     with pytest.raises(NotProvedError, match="head: CoarseHead does not freeze to fixed rows"):
-        hf.certify(nn.Sequential(Flatten(), CoarseHead(torch.eye(4), None)), IMAGES)
+        lc.certify(nn.Sequential(Flatten(), CoarseHead(torch.eye(4), None)), IMAGES)
 
 
 def as_attribute(layer: FrozenLinear) -> None:
@@ -474,18 +474,18 @@ def test_the_memory_sees_weights_wherever_they_are(hide: Callable[[FrozenLinear]
     layer = FrozenLinear(torch.eye(4), torch.randn(4)).double()
     hide(layer)
     model = nn.Sequential(Flatten(), layer, head()).double()
-    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+    assert lc.certify(model, IMAGES).lipschitz == pytest.approx(1)
     layer.weight.mul_(50)
-    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(50)
+    assert lc.certify(model, IMAGES).lipschitz == pytest.approx(50)
 
 
 def test_the_memory_sees_coefficients_in_a_list() -> None:
-    layer = hf.SOC(4, 4, 3).double().frozen_series((4, 1, 1))
+    layer = lc.SOC(4, 4, 3).double().frozen_series((4, 1, 1))
     layer.coefficients = list(layer.coefficients)  # type: ignore[assignment]
     model = nn.Sequential(layer, Flatten(), head()).double()
-    before = hf.certify(model, IMAGES).lipschitz
+    before = lc.certify(model, IMAGES).lipschitz
     layer.coefficients[0] *= 100  # type: ignore[index]
-    assert hf.certify(model, IMAGES).lipschitz > 50 * before
+    assert lc.certify(model, IMAGES).lipschitz > 50 * before
 
 
 def test_a_model_that_changes_during_the_proof_does_not_enter_the_memory(
@@ -500,17 +500,17 @@ def test_a_model_that_changes_during_the_proof_does_not_enter_the_memory(
 
     with monkeypatch.context() as patch:
         patch.setattr(exact, "fingerprint", racing)
-        assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+        assert lc.certify(model, IMAGES).lipschitz == pytest.approx(1)
     model[1].weight.mul_(100)
-    assert hf.certify(model, IMAGES).lipschitz == pytest.approx(1)
+    assert lc.certify(model, IMAGES).lipschitz == pytest.approx(1)
 
 
 def test_what_the_memory_hands_out_is_a_copy() -> None:
-    model = nn.Sequential(Flatten(), hf.OrthogonalLinear(4, 4), hf.NormalizedLinear(4, 4)).eval()
-    before = hf.certify(model, IMAGES)
+    model = nn.Sequential(Flatten(), lc.OrthogonalLinear(4, 4), lc.NormalizedLinear(4, 4)).eval()
+    before = lc.certify(model, IMAGES)
     layer_bounds(model, (4, 1, 1))[1].layer.weight.mul_(0.1)
     certified_classifier(model, (4, 1, 1)).exact.float()
-    after = hf.certify(model, IMAGES)
+    after = lc.certify(model, IMAGES)
     assert torch.equal(after.radius, before.radius)
     assert torch.equal(after.margin, before.margin)
 
@@ -524,24 +524,24 @@ def test_kernels_that_are_not_odd_squares_are_refused(shape: tuple[int, ...]) ->
 
 
 def test_a_linear_cayley_transform_that_is_mostly_rounding_is_refused() -> None:
-    layer = hf.OrthogonalLinear(4, 4, method="cayley")
+    layer = lc.OrthogonalLinear(4, 4, method="cayley")
     assert layer.scale is not None
     with torch.no_grad():
         layer.scale.fill_(1e14)
     with pytest.raises(NotProvedError, match="1: the Cayley transform in OrthogonalLinear has a scale"):
-        hf.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
+        lc.certify(nn.Sequential(Flatten(), layer, head()), IMAGES)
 
 
 def test_weights_whose_norm_the_iteration_misses_are_refused() -> None:
     """The leading plane of the kernel is orthogonal to where the iteration starts."""
-    layer = hf.SOC(4, 4, 1, bias=False).double().eval()
+    layer = lc.SOC(4, 4, 1, bias=False).double().eval()
     start = start_vector(layer.weight, 1, 4, 1, 1).flatten()
     basis = torch.linalg.qr(torch.cat([start[:, None], torch.randn(4, 3, dtype=torch.float64)], dim=1)).Q
     a, b, c, d = basis.unbind(1)
     with torch.no_grad():
         layer.weight[0] = torch.outer(a, b) - torch.outer(b, a) + 3 * (torch.outer(c, d) - torch.outer(d, c))
     with pytest.raises(NotProvedError, match="0: SOC has weights whose norm the power iteration does not"):
-        hf.certify(nn.Sequential(layer, Flatten(), head()).double(), IMAGES)
+        lc.certify(nn.Sequential(layer, Flatten(), head()).double(), IMAGES)
 
 
 class Configurable(LipschitzModule):
@@ -565,11 +565,11 @@ class Configurable(LipschitzModule):
 
 
 def test_functions_that_a_layer_of_ones_own_keeps_are_its_own_affair() -> None:
-    assert hf.certify(nn.Sequential(Flatten(), Configurable(), head()), IMAGES).lipschitz == 1
+    assert lc.certify(nn.Sequential(Flatten(), Configurable(), head()), IMAGES).lipschitz == 1
 
 
 def test_notes_on_a_network_do_not_switch_the_memory_off() -> None:
-    model = hf.lipconvnet(5, num_classes=3, width=2, image_size=8, in_channels=1)
+    model = lc.lipconvnet(5, num_classes=3, width=2, image_size=8, in_channels=1)
     known = fingerprint(model)
     assert known is not None
     model.class_names = {0: "cat"}  # type: ignore[assignment]
@@ -580,7 +580,7 @@ def test_notes_on_a_network_do_not_switch_the_memory_off() -> None:
 
 
 def test_the_hash_of_other_networks_sees_their_settings() -> None:
-    names = {exact.network_hash(nn.Sequential(zeroed(hf.SOC(2, 2, 3, series=s)))) for s in SERIES}
+    names = {exact.network_hash(nn.Sequential(zeroed(lc.SOC(2, 2, 3, series=s)))) for s in SERIES}
     assert len(names) == len(SERIES)
 
 
@@ -604,16 +604,16 @@ class Turn(LipschitzModule):
 
 
 def test_a_layer_that_makes_other_maps_than_it_says_is_refused() -> None:
-    model = nn.Sequential(Turn(), hf.SOC(2, 2, 3), Flatten(), ConstantHead(torch.randn(3, 32), None))
+    model = nn.Sequential(Turn(), lc.SOC(2, 2, 3), Flatten(), ConstantHead(torch.randn(3, 32), None))
     with pytest.raises(NotProvedError, match=r"0: the layer makes \(2, 16, 1\), but its output_shape says"):
-        hf.certify(model, torch.rand(2, 2, 1, 16))
+        lc.certify(model, torch.rand(2, 2, 1, 16))
     with pytest.raises(NotProvedError, match="output_shape"):
-        hf.lipschitz_upper_bound(model, (2, 1, 16))
-    assert hf.lipschitz_upper_bound(model, (2, 4, 4)) > 0  # which turns into itself
+        lc.lipschitz_upper_bound(model, (2, 1, 16))
+    assert lc.lipschitz_upper_bound(model, (2, 4, 4)) > 0  # which turns into itself
 
 
 def test_strides_that_are_not_made_are_refused() -> None:
-    series = hf.SOC(2, 2, 3).evaluation_series.coefficients
+    series = lc.SOC(2, 2, 3).evaluation_series.coefficients
     with pytest.raises(ArgumentError, match="stride: expected 1 or 2, got 3"):
         FrozenSeries(torch.zeros(2, 2, 3, 3), series, in_channels=2, out_channels=2, stride=3, bias=None)
 
@@ -630,14 +630,14 @@ class LouderSeries(FrozenSeries):
 
 
 def test_what_a_subclass_states_is_what_counts() -> None:
-    frozen = hf.SOC(4, 4, 3).frozen_series((4, 4, 4))
+    frozen = lc.SOC(4, 4, 3).frozen_series((4, 4, 4))
     louder = LouderSeries(
         frozen.kernel, frozen.coefficients, in_channels=4, out_channels=4, stride=1, bias=None
     )
-    assert hf.lipschitz_upper_bound(nn.Sequential(louder), (4, 4, 4)) == pytest.approx(10, rel=1e-4)
+    assert lc.lipschitz_upper_bound(nn.Sequential(louder), (4, 4, 4)) == pytest.approx(10, rel=1e-4)
 
 
-class Opposite(hf.OrthogonalHead):
+class Opposite(lc.OrthogonalHead):
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         return -super().logits(x)
 
@@ -655,20 +655,20 @@ class Opposite(hf.OrthogonalHead):
 def test_a_head_is_certified_by_its_own_freeze() -> None:
     model = nn.Sequential(Flatten(), Opposite(4, 4)).double().eval()
     images = IMAGES.double()
-    assert torch.equal(hf.certify(model, images).prediction, model(images).argmax(1))
+    assert torch.equal(lc.certify(model, images).prediction, model(images).argmax(1))
 
 
-class RawLinear(hf.OrthogonalLinear):
+class RawLinear(lc.OrthogonalLinear):
     """Freezes to a copy, whose weight is not the matrix that it applies."""
 
     freeze = LipschitzModule.freeze  # type: ignore[assignment]
 
 
 def test_a_head_whose_matrix_is_unknown_is_refused() -> None:
-    last = hf.OrthogonalHead(4, 4)
+    last = lc.OrthogonalHead(4, 4)
     last.linear = RawLinear(4, 4)
     with pytest.raises(NotProvedError, match="RawLinear freezes to RawLinear, of which no matrix is known"):
-        hf.certify(nn.Sequential(Flatten(), last), IMAGES)
+        lc.certify(nn.Sequential(Flatten(), last), IMAGES)
 
 
 class Scaled(Activation):
@@ -676,13 +676,13 @@ class Scaled(Activation):
         return 10 * super().forward(x)
 
 
-class ScaledMaxMin(hf.MaxMin, Scaled):
-    """Activate is holdfast's and comes first, forward is not."""
+class ScaledMaxMin(lc.MaxMin, Scaled):
+    """Activate is lipcert's and comes first, forward is not."""
 
 
 def test_a_forward_that_comes_in_from_the_side_is_refused() -> None:
     with pytest.raises(NotProvedError, match="ScaledMaxMin has a forward of its own but inherits"):
-        hf.lipschitz_upper_bound(nn.Sequential(Flatten(), ScaledMaxMin()), (4, 1, 1))
+        lc.lipschitz_upper_bound(nn.Sequential(Flatten(), ScaledMaxMin()), (4, 1, 1))
 
 
 class SingleBound(LipschitzModule):
@@ -694,14 +694,14 @@ class SingleBound(LipschitzModule):
 
 
 def test_bounds_in_single_precision_are_multiplied_in_double() -> None:
-    model = nn.Sequential(hf.Normalize(0.5, 0.2507), SingleBound())
+    model = nn.Sequential(lc.Normalize(0.5, 0.2507), SingleBound())
     # Exactly: 0.2507 as it is stored.
     true = Fraction(3, 4) / Fraction(float(torch.tensor(0.2507)))
-    assert Fraction(hf.lipschitz_upper_bound(model, (1, 2, 2))) >= true
+    assert Fraction(lc.lipschitz_upper_bound(model, (1, 2, 2))) >= true
 
 
 SCALED = """
-class Scaled(hf.LipschitzModule):
+class Scaled(lc.LipschitzModule):
     def forward(self, x):
         return K * x
 
@@ -714,7 +714,7 @@ class Scaled(hf.LipschitzModule):
 
 
 def by_exec(factor: float) -> nn.Module:
-    names = {"hf": hf, "K": factor}
+    names = {"lc": lc, "K": factor}
     exec(SCALED, names)
     return names["Scaled"]()  # type: ignore[operator]
 
@@ -731,7 +731,7 @@ def by_type(factor: float) -> nn.Module:
 @pytest.mark.parametrize("make", [by_exec, by_type])
 def test_classes_that_no_file_has_are_proved_anew(make: Callable[[float], nn.Module]) -> None:
     """Python calls their module builtins or abc, as if they were its own."""
-    bounds = [hf.certify(nn.Sequential(Flatten(), make(k), head()), IMAGES).lipschitz for k in (1.0, 100.0)]
+    bounds = [lc.certify(nn.Sequential(Flatten(), make(k), head()), IMAGES).lipschitz for k in (1.0, 100.0)]
     assert bounds == [1.0, 100.0]
 
 
@@ -739,27 +739,27 @@ def test_weights_that_torch_may_keep_from_before_are_refused() -> None:
     linear = nn.Linear(4, 4)
     model = nn.Sequential(Flatten(), linear)
     nn.utils.parametrize.register_parametrization(linear, "weight", nn.Identity())
-    before = hf.certify(model, IMAGES).radius
+    before = lc.certify(model, IMAGES).radius
     with nn.utils.parametrize.cached(), pytest.raises(NotProvedError, match=r"1: .* parametrize.cached\(\)"):
-        hf.certify(model, IMAGES)
-    assert torch.equal(hf.certify(model, IMAGES).radius, before)
+        lc.certify(model, IMAGES)
+    assert torch.equal(lc.certify(model, IMAGES).radius, before)
 
 
 def test_a_call_that_torch_did_not_compile_is_refused() -> None:
     model = nn.Sequential(Flatten(), turn(), head())
     model.compile(backend="eager")
-    hf.certify(model, IMAGES)
+    lc.certify(model, IMAGES)
     model[1]._compiled_call_impl = torch.zeros_like
     with pytest.raises(NotProvedError, match="1: FrozenLinear was given another call"):
-        hf.certify(model, IMAGES)
+        lc.certify(model, IMAGES)
 
 
 def test_bounds_where_subnormals_are_flushed() -> None:
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush subnormals")
     try:
-        tiny = nn.Sequential(hf.Normalize(0.0, 1e160), hf.Normalize(0.0, 1e160))
-        bound = hf.lipschitz_upper_bound(tiny, input_shape=(1, 2, 2))
+        tiny = nn.Sequential(lc.Normalize(0.0, 1e160), lc.Normalize(0.0, 1e160))
+        bound = lc.lipschitz_upper_bound(tiny, input_shape=(1, 2, 2))
     finally:
         torch.set_flush_denormal(False)
     assert bound >= 1e-320
@@ -767,13 +767,13 @@ def test_bounds_where_subnormals_are_flushed() -> None:
 
 def test_a_frozen_network_is_the_same_under_autocast_and_can_be_attacked() -> None:
     for series in SERIES:
-        model = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series=series).eval()
+        model = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1, series=series).eval()
         images = torch.rand(3, 1, 4, 4)
-        plain = hf.freeze(model)
+        plain = lc.freeze(model)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            cast = hf.freeze(model)
+            cast = lc.freeze(model)
         with torch.inference_mode():
-            inferred = hf.freeze(model)
+            inferred = lc.freeze(model)
         assert torch.equal(plain(images), cast(images))
         images.requires_grad_()
         inferred(images).sum().backward()

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-import holdfast as hf
-from holdfast.certify.curve import shown
-from holdfast.certify.images import as_batch
-from holdfast.data import to_float
-from holdfast.errors import ArgumentError
-from holdfast.nn import ConstantHead, Flatten
+import lipcert as lc
+from lipcert.certify.curve import shown
+from lipcert.certify.images import as_batch
+from lipcert.data import to_float
+from lipcert.errors import ArgumentError
+from lipcert.nn import ConstantHead, Flatten
 
 COLOUR, GREY = (3, 8, 8), (1, 8, 8)
 LEVELS = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
@@ -169,19 +169,19 @@ def test_a_colour_picture_for_a_grey_model() -> None:
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     torch.manual_seed(0)
-    return hf.lipconvnet(depth=5, num_classes=4, width=2, image_size=8, in_channels=3)
+    return lc.lipconvnet(depth=5, num_classes=4, width=2, image_size=8, in_channels=3)
 
 
 def test_certificates_are_those_of_the_tensor(model: nn.Module) -> None:
-    expected = hf.certify(model, PIXELS)
-    assert torch.equal(hf.certify(model, hwc(LEVELS)).radius, expected.radius)
-    assert torch.equal(hf.certify(model, pictures(LEVELS)).radius, expected.radius)
-    assert torch.equal(hf.certify(model, LEVELS[1]).prediction, expected.prediction[1:2])
+    expected = lc.certify(model, PIXELS)
+    assert torch.equal(lc.certify(model, hwc(LEVELS)).radius, expected.radius)
+    assert torch.equal(lc.certify(model, pictures(LEVELS)).radius, expected.radius)
+    assert torch.equal(lc.certify(model, LEVELS[1]).prediction, expected.prediction[1:2])
 
 
 def test_a_model_that_does_not_say_its_images() -> None:
     plain = nn.Sequential(Flatten(), ConstantHead(torch.eye(192)[:3], None))
-    assert torch.equal(hf.certify(plain, hwc(LEVELS)).margin, hf.certify(plain, PIXELS).margin)
+    assert torch.equal(lc.certify(plain, hwc(LEVELS)).margin, lc.certify(plain, PIXELS).margin)
 
 
 @pytest.mark.parametrize(
@@ -197,18 +197,18 @@ def test_a_model_that_does_not_say_its_images() -> None:
 )  # fmt: skip
 def test_what_certify_refuses(model: nn.Module, images: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        hf.certify(model, images)  # type: ignore[arg-type]
+        lc.certify(model, images)  # type: ignore[arg-type]
 
 
 def test_short_forms(model: nn.Module) -> None:
-    cert = hf.certify(model, PIXELS)
+    cert = lc.certify(model, PIXELS)
     certified = int((cert.radius > 0).sum())
     median = float(cert.radius.sort().values[1])
     printed = f"median radius {shown(median)}, proved"
     assert repr(cert) == f"Certificates(4 images, {certified} certified, {printed})"
-    assert repr(hf.certify(model, PIXELS[:1], precision="float32")).endswith("measured)")
-    assert repr(hf.certify(model, PIXELS[:0])) == "Certificates(0 images)"
-    accuracy = hf.certified_accuracy(cert, cert.prediction, radii=(0.0, 36 / 255 + 1e5))
+    assert repr(lc.certify(model, PIXELS[:1], precision="float32")).endswith("measured)")
+    assert repr(lc.certify(model, PIXELS[:0])) == "Certificates(0 images)"
+    accuracy = lc.certified_accuracy(cert, cert.prediction, radii=(0.0, 36 / 255 + 1e5))
     assert repr(accuracy) == (
         f"CertifiedAccuracy(4 images, 100.00% right, certified {certified / 4:.2%} beyond 0.0000, "
         "0.00% beyond 100000.1411)"

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import holdfast as hf
-from holdfast.certify import certified_curve, certify_logits, layer_estimates
-from holdfast.certify.curve import shown, shown_bound
-from holdfast.certify.radii import LARGEST_RADIUS, full_precision
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
+import lipcert as lc
+from lipcert.certify import certified_curve, certify_logits, layer_estimates
+from lipcert.certify.curve import shown, shown_bound
+from lipcert.certify.radii import LARGEST_RADIUS, full_precision
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.nn import ConstantHead, Flatten, Head, LipschitzModule, Normalize
 
 ROOT = math.sqrt(2)
 
@@ -35,12 +35,12 @@ def image(*pixels: float) -> torch.Tensor:
 
 @pytest.fixture
 def model() -> LipConvnet:
-    return hf.lipconvnet(depth=5, num_classes=4, width=2, image_size=8, in_channels=1)
+    return lc.lipconvnet(depth=5, num_classes=4, width=2, image_size=8, in_channels=1)
 
 
 def test_by_hand_with_orthonormal_rows() -> None:
     # Features (1.5, 0.5): the margin is 1, the rows are sqrt(2) apart, pixels are stretched by 2.
-    cert = hf.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.75, 0.25))
+    cert = lc.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.75, 0.25))
     assert cert.prediction.tolist() == [0]
     assert cert.runner_up.tolist() == [1]
     assert cert.margin.tolist() == [1.0]
@@ -52,14 +52,14 @@ def test_by_hand_with_orthonormal_rows() -> None:
 
 def test_by_hand_with_free_rows() -> None:
     # Logits 1.5 + 0, 0.5 * 1 + 0.5, -1.5 + 2.5: margins 0.5 and 0.5, but the rows are sqrt(2) and 2 apart.
-    cert = hf.certify(by_hand([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], [0.0, 0.5, 2.5]), image(0.75, 0.25))
+    cert = lc.certify(by_hand([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], [0.0, 0.5, 2.5]), image(0.75, 0.25))
     assert cert.prediction.tolist() == [0]
     assert cert.runner_up.tolist() == [2]
     assert cert.radius.item() == pytest.approx(0.5 / (2 * 2), rel=1e-12)
 
 
 def test_radii_round_down() -> None:
-    cert = hf.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.75, 0.25))
+    cert = lc.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.75, 0.25))
     # The true radius is 1 / (2 sqrt(2)), whose square is 1/8.
     assert Fraction(cert.radius.item()) ** 2 < Fraction(1, 8)
 
@@ -78,15 +78,15 @@ def test_radii_never_exceed_the_exact_quotient(seed: int, lipschitz: float) -> N
 
 
 def test_a_tie_certifies_nothing() -> None:
-    cert = hf.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.5, 0.5))
+    cert = lc.certify(by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), image(0.5, 0.5))
     assert cert.radius.tolist() == [0.0]
-    accuracy = hf.certified_accuracy(cert, cert.prediction, radii=(0.0,))
+    accuracy = lc.certified_accuracy(cert, cert.prediction, radii=(0.0,))
     assert accuracy.standard == 1
     assert accuracy[0.0] == 0
 
 
 def test_one_class_never_changes() -> None:
-    cert = hf.certify(by_hand([[1.0, 0.0]], [0.0]), image(0.5, 0.5))
+    cert = lc.certify(by_hand([[1.0, 0.0]], [0.0]), image(0.5, 0.5))
     assert cert.radius.tolist() == [math.inf]
     assert cert.runner_up.tolist() == [-1]
     assert cert.margin.tolist() == [math.inf]
@@ -95,33 +95,33 @@ def test_one_class_never_changes() -> None:
 def test_the_smallest_std_counts() -> None:
     head = ConstantHead(torch.eye(2), torch.zeros(2))
     network = nn.Sequential(Normalize((0.0, 0.0), (0.5, 0.25)), Flatten(), head)
-    cert = hf.certify(network, torch.tensor([0.5, 0.5]).view(1, 2, 1, 1))
+    cert = lc.certify(network, torch.tensor([0.5, 0.5]).view(1, 2, 1, 1))
     assert cert.lipschitz == 4
     assert cert.radius.item() == pytest.approx(1 / (4 * ROOT))
 
 
 def test_a_plain_linear_layer_at_the_end() -> None:
     linear = nn.Linear(2, 3)
-    cert = hf.certify(nn.Sequential(Flatten(), linear), torch.rand(5, 1, 1, 2))
+    cert = lc.certify(nn.Sequential(Flatten(), linear), torch.rand(5, 1, 1, 2))
     assert cert.lipschitz == 1
     assert (cert.radius > 0).all()
 
 
 def test_the_bound_is_the_product_and_certificates_take_the_body() -> None:
     network = by_hand([[3.0, 0.0], [0.0, 4.0]], [0.0, 0.0])
-    bound = hf.lipschitz_upper_bound(network, (1, 1, 2))
+    bound = lc.lipschitz_upper_bound(network, (1, 1, 2))
     assert 8 <= bound <= 8 * (1 + 1e-4)
-    assert hf.certify(network, image(0.5, 0.1)).lipschitz == 2
+    assert lc.certify(network, image(0.5, 0.1)).lipschitz == 2
 
 
 @pytest.mark.parametrize("head", ["lln", "orthogonal"])
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 def test_no_point_in_the_ball_is_classified_otherwise(conv: str, head: str) -> None:
     model = (
-        hf.lipconvnet(5, conv, num_classes=4, head=head, width=2, image_size=4, in_channels=1).double().eval()
+        lc.lipconvnet(5, conv, num_classes=4, head=head, width=2, image_size=4, in_channels=1).double().eval()
     )
     images = torch.rand(20, 1, 4, 4, dtype=torch.float64)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     assert (cert.radius > 0).any()
     pushed = images.clone()
     for _ in range(20):  # down the margin to the binding class, back on the ball each time
@@ -140,7 +140,7 @@ def test_no_point_in_the_ball_is_classified_otherwise(conv: str, head: str) -> N
 def test_the_model_is_left_as_it_is(model: LipConvnet) -> None:
     model.train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    hf.certify(model, torch.rand(3, 1, 8, 8))
+    lc.certify(model, torch.rand(3, 1, 8, 8))
     assert model.training
     assert all(m.training for m in model.modules())
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -149,16 +149,16 @@ def test_the_model_is_left_as_it_is(model: LipConvnet) -> None:
 
 def test_train_mode_autocast_and_batches_make_no_difference(model: LipConvnet) -> None:
     images = torch.rand(7, 1, 8, 8)
-    plain = hf.certify(model.eval(), images)
+    plain = lc.certify(model.eval(), images)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        other = hf.certify(model.train(), images, batch_size=3)
+        other = lc.certify(model.train(), images, batch_size=3)
     torch.testing.assert_close(other.radius, plain.radius, rtol=1e-10, atol=1e-12)
-    assert torch.equal(hf.certify(model, images.double()).radius, plain.radius)
+    assert torch.equal(lc.certify(model, images.double()).radius, plain.radius)
 
 
 def test_predictions_are_those_of_the_model(model: LipConvnet) -> None:
     images = torch.rand(20, 1, 8, 8)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     with torch.no_grad():
         logits = model.double().eval()(images.double())
     assert torch.equal(cert.prediction, logits.argmax(1))
@@ -167,7 +167,7 @@ def test_predictions_are_those_of_the_model(model: LipConvnet) -> None:
 
 
 def test_no_images_no_certificates(model: LipConvnet) -> None:
-    cert = hf.certify(model, torch.rand(0, 1, 8, 8))
+    cert = lc.certify(model, torch.rand(0, 1, 8, 8))
     assert len(cert) == 0
     assert cert.radius.shape == (0,)
 
@@ -193,20 +193,20 @@ def test_no_images_no_certificates(model: LipConvnet) -> None:
 )
 def test_bad_images(model: LipConvnet, images: torch.Tensor, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        hf.certify(model, images)
+        lc.certify(model, images)
 
 
 def test_bad_batch_size(model: LipConvnet) -> None:
     with pytest.raises(ArgumentError, match="batch_size: expected a positive integer, got 0"):
-        hf.certify(model, torch.rand(1, 1, 8, 8), batch_size=0)
+        lc.certify(model, torch.rand(1, 1, 8, 8), batch_size=0)
 
 
 def test_unknown_modules_are_refused_by_path_and_name(model: LipConvnet) -> None:
     model.body.stage2.append(nn.BatchNorm2d(8))  # type: ignore[union-attr, operator]
     with pytest.raises(NotProvedError, match=r"stage2\.2: BatchNorm2d has no proved bound"):
-        hf.certify(model, torch.rand(1, 1, 8, 8))
+        lc.certify(model, torch.rand(1, 1, 8, 8))
     with pytest.raises(NotProvedError, match=r"body\.stage2\.2: BatchNorm2d has no proved bound"):
-        hf.lipschitz_upper_bound(model)
+        lc.lipschitz_upper_bound(model)
 
 
 def test_layers_without_a_bound_are_refused_with_their_path() -> None:
@@ -215,14 +215,14 @@ def test_layers_without_a_bound_are_refused_with_their_path() -> None:
 
     network = nn.Sequential(Flatten(), Mystery(), ConstantHead(torch.eye(2), None))
     with pytest.raises(NotProvedError, match="1: Mystery has no proved Lipschitz bound"):
-        hf.certify(network, image(0.1, 0.2))
+        lc.certify(network, image(0.1, 0.2))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_damaged_weights_certify_nothing(value: float) -> None:
     network = by_hand([[1.0, 0.0], [0.0, 1.0]], [0.0, value])
     with pytest.raises(NotProvedError, match="its logits are not finite"):
-        hf.certify(network, image(0.5, 0.5))
+        lc.certify(network, image(0.5, 0.5))
 
 
 def test_an_impossible_bound_is_refused() -> None:
@@ -232,7 +232,7 @@ def test_an_impossible_bound_is_refused() -> None:
 
 def test_a_model_must_say_its_images() -> None:
     with pytest.raises(ArgumentError, match="input_shape: Sequential does not say which images it takes"):
-        hf.lipschitz_upper_bound(by_hand([[1.0, 0.0]], [0.0]))
+        lc.lipschitz_upper_bound(by_hand([[1.0, 0.0]], [0.0]))
 
 
 def records(prediction: list[int], radius: list[float]) -> SimpleNamespace:
@@ -241,18 +241,18 @@ def records(prediction: list[int], radius: list[float]) -> SimpleNamespace:
 
 def test_certified_accuracy_by_hand() -> None:
     cert = records([0, 1, 1, 2], [0.2, 0.1, 0.9, 0.3])
-    accuracy = hf.certified_accuracy(cert, torch.tensor([0, 1, 0, 2]), radii=(0.15, 0.25))
+    accuracy = lc.certified_accuracy(cert, torch.tensor([0, 1, 0, 2]), radii=(0.15, 0.25))
     assert accuracy.standard == 0.75
     assert accuracy.certified == {0.15: 0.5, 0.25: 0.25}
     assert accuracy.count == 4
 
 
 def test_a_certificate_of_exactly_the_radius_does_not_count() -> None:
-    assert hf.certified_accuracy(records([0], [0.5]), torch.tensor([0]), radii=(0.5,))[0.5] == 0
+    assert lc.certified_accuracy(records([0], [0.5]), torch.tensor([0]), radii=(0.5,))[0.5] == 0
 
 
 def test_the_papers_radii_are_the_default() -> None:
-    accuracy = hf.certified_accuracy(records([0], [0.3]), torch.tensor([0]))
+    accuracy = lc.certified_accuracy(records([0], [0.3]), torch.tensor([0]))
     assert accuracy.certified == {36 / 255: 1, 72 / 255: 1, 108 / 255: 0}
 
 
@@ -276,30 +276,30 @@ def test_the_curve_by_hand() -> None:
 )
 def test_bad_accuracy_arguments(labels: torch.Tensor, radii: tuple[float, ...], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        hf.certified_accuracy(records([0], [0.5]), labels, radii)
+        lc.certified_accuracy(records([0], [0.5]), labels, radii)
 
 
 @pytest.mark.parametrize("kind", [list, np.array, np.uint64, torch.tensor])
 def test_labels_come_as_people_hold_them(kind: Callable[[list[int]], object]) -> None:
-    assert hf.certified_accuracy(records([0, 1], [0.5, 0.1]), kind([0, 1]), (0.2,))[0.2] == 0.5
+    assert lc.certified_accuracy(records([0, 1], [0.5, 0.1]), kind([0, 1]), (0.2,))[0.2] == 0.5
 
 
 def test_accuracy_of_nothing() -> None:
     with pytest.raises(ArgumentError, match="labels: expected at least one image"):
-        hf.certified_accuracy(records([], []), torch.tensor([], dtype=torch.int64))
+        lc.certified_accuracy(records([], []), torch.tensor([], dtype=torch.int64))
 
 
 def test_radius_from_l1_is_appendix_c() -> None:
-    assert hf.radius_from_l1(4, 3072) == pytest.approx(4 / (32 * math.sqrt(3)))
-    assert hf.radius_from_l1(4, 16) == 1
-    assert hf.radius_from_l1(0, 5) == 0
-    assert hf.radius_from_l1(math.inf, 5) == math.inf
+    assert lc.radius_from_l1(4, 3072) == pytest.approx(4 / (32 * math.sqrt(3)))
+    assert lc.radius_from_l1(4, 16) == 1
+    assert lc.radius_from_l1(0, 5) == 0
+    assert lc.radius_from_l1(math.inf, 5) == math.inf
 
 
 @pytest.mark.parametrize("l1_radius", [0.1, 1.0, 4.0, 1e-310, 3.3e17])
 @pytest.mark.parametrize("dimension", [1, 2, 3, 7, 3072])
 def test_radius_from_l1_rounds_down(l1_radius: float, dimension: int) -> None:
-    radius = hf.radius_from_l1(l1_radius, dimension)
+    radius = lc.radius_from_l1(l1_radius, dimension)
     above = math.nextafter(radius, math.inf)
     assert (
         Fraction(radius) ** 2 * dimension <= Fraction(l1_radius) ** 2 < Fraction(above) ** 2 * dimension * 2
@@ -317,14 +317,14 @@ def test_radius_from_l1_rounds_down(l1_radius: float, dimension: int) -> None:
 )
 def test_bad_l1_arguments(l1_radius: float, dimension: int, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        hf.radius_from_l1(l1_radius, dimension)
+        lc.radius_from_l1(l1_radius, dimension)
 
 
 @pytest.mark.parametrize("head", ["lln", "orthogonal"])
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 def test_the_estimate_comes_from_below(conv: str, head: str) -> None:
-    model = hf.lipconvnet(5, conv, head=head, num_classes=4, width=2, image_size=4, in_channels=1)
-    bound, estimate = hf.lipschitz_upper_bound(model), hf.lipschitz_estimate(model)
+    model = lc.lipconvnet(5, conv, head=head, num_classes=4, width=2, image_size=4, in_channels=1)
+    bound, estimate = lc.lipschitz_upper_bound(model), lc.lipschitz_estimate(model)
     assert 0.95 * bound <= estimate <= bound * (1 + 1e-9)
 
 
@@ -339,26 +339,26 @@ def test_the_estimate_finds_a_layer_that_is_too_large(model: LipConvnet) -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * x
 
-    before = hf.lipschitz_estimate(model, iterations=5)
+    before = lc.lipschitz_estimate(model, iterations=5)
     model.body.stage1.append(Twice())  # type: ignore[union-attr, operator]
-    assert hf.lipschitz_estimate(model, iterations=5) == pytest.approx(2 * before)
+    assert lc.lipschitz_estimate(model, iterations=5) == pytest.approx(2 * before)
 
 
 def test_the_estimate_draws_no_global_random_numbers(model: LipConvnet) -> None:
     before = torch.get_rng_state()
-    one = hf.lipschitz_estimate(model, iterations=3)
+    one = lc.lipschitz_estimate(model, iterations=3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert hf.lipschitz_estimate(model, iterations=3) == one
+    assert lc.lipschitz_estimate(model, iterations=3) == one
 
 
 def test_bad_iterations(model: LipConvnet) -> None:
     with pytest.raises(ArgumentError, match="iterations: expected a positive integer, got 0"):
-        hf.lipschitz_estimate(model, iterations=0)
+        lc.lipschitz_estimate(model, iterations=0)
 
 
 def test_heads_have_a_common_form() -> None:
-    assert isinstance(hf.NormalizedLinear(2, 2), Head)
-    assert isinstance(hf.OrthogonalHead(2, 2), Head)
+    assert isinstance(lc.NormalizedLinear(2, 2), Head)
+    assert isinstance(lc.OrthogonalHead(2, 2), Head)
 
 
 def test_margins_that_overflow_certify_nothing() -> None:

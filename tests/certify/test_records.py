@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast as hf
-from holdfast.certify.radii import Certificates
-from holdfast.certify.records import FILE, read_records, write_records
-from holdfast.errors import CheckpointError
+import lipcert as lc
+from lipcert.certify.radii import Certificates
+from lipcert.certify.records import FILE, read_records, write_records
+from lipcert.errors import CheckpointError
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Certificates]:
-    images = hf.data.load("digits", split="test").subset(range(5))
-    model = hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1).eval()
-    hf.save(model, tmp_path / "best.safetensors")
-    cert = hf.certify(model, hf.data.to_float(images.images))
+    images = lc.data.load("digits", split="test").subset(range(5))
+    model = lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1).eval()
+    lc.save(model, tmp_path / "best.safetensors")
+    cert = lc.certify(model, lc.data.to_float(images.images))
     write_records(tmp_path, cert, images, model=model, weights=tmp_path / "best.safetensors")
     return tmp_path, cert
 

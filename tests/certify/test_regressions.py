@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast as hf
-from holdfast.certify import certify_logits
-from holdfast.certify.exact import exact_network
-from holdfast.functional.series import SERIES
-from holdfast.functional.taps import kernel_from_taps, skew_taps
-from holdfast.nn import ConstantHead, Flatten, Normalize
-from holdfast.nn.frozen_circular import FrozenLinear
-from holdfast.nn.frozen_skew import FrozenSeries
+import lipcert as lc
+from lipcert.certify import certify_logits
+from lipcert.certify.exact import exact_network
+from lipcert.functional.series import SERIES
+from lipcert.functional.taps import kernel_from_taps, skew_taps
+from lipcert.nn import ConstantHead, Flatten, Normalize
+from lipcert.nn.frozen_circular import FrozenLinear
+from lipcert.nn.frozen_skew import FrozenSeries
 
 
 def gain(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -27,7 +27,7 @@ def gain(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 def test_a_fresh_layer_in_evaluation_mode() -> None:
     """Power-iteration vectors of another filter: <u, A v> for unrelated u, v is far below the norm of A."""
-    layer = hf.SOC(4, 4, 3, dtype=torch.float64).eval()
+    layer = lc.SOC(4, 4, 3, dtype=torch.float64).eval()
     kernel = kernel_from_taps(skew_taps(layer.weight.detach()))
     u, v = (t / t.norm() for t in torch.randn(2, 36, dtype=torch.float64))
     estimate = float((u[:4] @ kernel.reshape(4, -1) @ v).abs())
@@ -48,17 +48,17 @@ def test_a_fresh_layer_in_evaluation_mode() -> None:
 
 
 def test_a_checkpoint_with_scaled_vectors() -> None:
-    model = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
+    model = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
     images = torch.rand(8, 1, 4, 4)
     model.train()(images)  # the vectors are there now
-    honest = hf.certify(model, images)
+    honest = lc.certify(model, images)
     state = model.state_dict()
     vectors = [name for name in state if name.endswith("vector")]
     assert vectors
     assert all(state[name].numel() for name in vectors)
-    forged = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
+    forged = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
     forged.load_state_dict({k: v * 1e6 if k in vectors else v for k, v in state.items()})
-    forged = hf.certify(forged, images)
+    forged = lc.certify(forged, images)
     assert torch.equal(forged.radius, honest.radius)
     assert forged.lipschitz == honest.lipschitz
 
@@ -84,7 +84,7 @@ def test_a_bias_that_cancels_in_the_last_layer(bits: int) -> None:
     quantum = size * 2.0**-52
     images = 0.5 + quantum * torch.rand(40, 1, 1, 2, dtype=torch.float64) * 4
     naive = certify_logits(model(images), head.pair_distance_bounds(), 1.0)
-    ours = hf.certify(model, images)
+    ours = lc.certify(model, images)
     assert torch.equal(ours.prediction, naive.prediction)
     broken = 0
     for image, radius in zip(images, naive.radius, strict=True):
@@ -98,9 +98,9 @@ def test_a_bias_that_cancels_in_the_last_layer(bits: int) -> None:
 
 def test_bisected_ties() -> None:
     """Between two images of different classes, at the last float64 before the prediction changes."""
-    model = hf.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1).double().eval()
+    model = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1).double().eval()
     images = torch.rand(64, 1, 4, 4, dtype=torch.float64)
-    plain = hf.certify(model, images)
+    plain = lc.certify(model, images)
     network = exact_network(model, (1, 4, 4))
     classify = nn.Sequential(*(proved.layer for proved in network.layers), network.head)
     pairs = [(i, j) for i in range(64) for j in range(i) if plain.prediction[i] != plain.prediction[j]][:12]
@@ -113,7 +113,7 @@ def test_bisected_ties() -> None:
             same = classify(middle[None]).argmax() == plain.prediction[i]
             low, high = (middle, high) if same else (low, middle)
         near.append(low)
-    cert = hf.certify(model, torch.stack(near))
+    cert = lc.certify(model, torch.stack(near))
     assert (cert.margin < 1e-12).all()
     assert (cert.radius == 0).all()
 
@@ -122,7 +122,7 @@ def test_bisected_ties() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sectors_leave_no_gap_at_two_pi(order: int, dtype: torch.dtype) -> None:
     """Points within a few ulps of every boundary, the last of which is 2 pi: none may lose its length."""
-    layer = hf.HouseholderOrder(2, order=order, dtype=dtype)
+    layer = lc.HouseholderOrder(2, order=order, dtype=dtype)
     with torch.no_grad():
         layer.theta.normal_()
         layer.widths.normal_()  # type: ignore[union-attr]
@@ -142,7 +142,7 @@ def test_the_largest_std_makes_radii_too_large() -> None:
     head = ConstantHead(torch.tensor([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]]), None)
     model = nn.Sequential(Normalize((0.0, 0.5, 0.0), stds), Flatten(), head).double()
     image = torch.tensor([0.5, 0.75, 0.5], dtype=torch.float64).view(3, 1, 1)
-    cert = hf.certify(model, image[None])
+    cert = lc.certify(model, image[None])
     naive = certify_logits(model(image[None]), head.pair_distance_bounds(), 1 / max(stds))
     direction = torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1)
     assert naive.radius > 1.07 * cert.radius
@@ -153,13 +153,13 @@ def test_the_largest_std_makes_radii_too_large() -> None:
 
 
 def test_cached_kernels_do_not_survive_new_weights() -> None:
-    model = hf.lipconvnet(5, "bcop", num_classes=3, width=2, image_size=4, in_channels=1).eval()
+    model = lc.lipconvnet(5, "bcop", num_classes=3, width=2, image_size=4, in_channels=1).eval()
     images = torch.rand(4, 1, 4, 4)
     with torch.no_grad():
         model(images)
-    hf.certify(model, images)
-    other = hf.lipconvnet(5, "bcop", num_classes=3, width=2, image_size=4, in_channels=1).eval()
+    lc.certify(model, images)
+    other = lc.lipconvnet(5, "bcop", num_classes=3, width=2, image_size=4, in_channels=1).eval()
     model.load_state_dict(other.state_dict())
     with torch.no_grad():
         assert torch.equal(model(images), other(images))
-    assert torch.equal(hf.certify(model, images).radius, hf.certify(other, images).radius)
+    assert torch.equal(lc.certify(model, images).radius, lc.certify(other, images).radius)

@@ -9,20 +9,20 @@ import scipy.fft
 import torch
 from torch import nn
 
-import holdfast as hf
-from holdfast.attacks.classifier import certified_classifier
-from holdfast.certify import rounding
-from holdfast.certify.exact import exact_network
-from holdfast.certify.radii import _forward
-from holdfast.certify.rounding import ForwardError, body_error, forward_error, fourier_error, head_error
-from holdfast.errors import NotProvedError
-from holdfast.functional import rounding as units
-from holdfast.functional.skew import SkewOperator, horner
-from holdfast.functional.taps import every_tap, taps_from_kernel
-from holdfast.functional.torus import PRODUCT_PRICE, TorusOperator, torus_size
-from holdfast.nn import ConstantHead, Flatten, LipschitzModule, Normalize
-from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
-from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
+import lipcert as lc
+from lipcert.attacks.classifier import certified_classifier
+from lipcert.certify import rounding
+from lipcert.certify.exact import exact_network
+from lipcert.certify.radii import _forward
+from lipcert.certify.rounding import ForwardError, body_error, forward_error, fourier_error, head_error
+from lipcert.errors import NotProvedError
+from lipcert.functional import rounding as units
+from lipcert.functional.skew import SkewOperator, horner
+from lipcert.functional.taps import every_tap, taps_from_kernel
+from lipcert.functional.torus import PRODUCT_PRICE, TorusOperator, torus_size
+from lipcert.nn import ConstantHead, Flatten, LipschitzModule, Normalize
+from lipcert.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
+from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries
 
 
 @pytest.fixture
@@ -33,32 +33,32 @@ def single(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _series() -> LipschitzModule:
-    frozen = hf.SOC(6, 8, 3).freeze((6, 16, 16))
+    frozen = lc.SOC(6, 8, 3).freeze((6, 16, 16))
     assert isinstance(frozen, FrozenSeries)
     return frozen
 
 
 def _torus() -> LipschitzModule:
-    frozen = hf.SOC(8, 6, 3).double().frozen_series((8, 4, 3))
+    frozen = lc.SOC(8, 6, 3).double().frozen_series((8, 4, 3))
     operator = SkewOperator(taps_from_kernel(frozen.kernel), 4, 3)
     assert isinstance(operator.frame(64), TorusOperator)
     return frozen.float()
 
 
 def _matrix() -> LipschitzModule:
-    frozen = hf.SOC(6, 24, 3, stride=2).freeze((6, 2, 2))
+    frozen = lc.SOC(6, 24, 3, stride=2).freeze((6, 2, 2))
     assert isinstance(frozen, FrozenMatrix)
     return frozen
 
 
 def _circular() -> LipschitzModule:
-    frozen = hf.BCOP(6, 8, 3).freeze((6, 5, 5))
+    frozen = lc.BCOP(6, 8, 3).freeze((6, 5, 5))
     assert isinstance(frozen, CircularConv2d)
     return frozen
 
 
 def _spectral() -> LipschitzModule:
-    frozen = hf.Cayley(6, 8, 3).freeze((6, 5, 6))
+    frozen = lc.Cayley(6, 8, 3).freeze((6, 5, 6))
     assert isinstance(frozen, SpectralConv2d)
     return frozen
 
@@ -71,11 +71,11 @@ LAYERS = {
     "circular": (_circular, (6, 5, 5)),
     "spectral": (_spectral, (6, 5, 6)),
     "linear": (lambda: FrozenLinear(torch.randn(7, 30), torch.randn(7)), (30,)),
-    "hh1": (lambda: hf.Householder(8), (8, 3, 3)),
-    "one pair": (lambda: hf.Householder(2), (2,)),
-    "hh3": (lambda: hf.HouseholderOrder(8, order=3), (8, 3, 3)),
-    "chain": (lambda: hf.HouseholderChain(8, length=3), (8, 3, 3)),
-    "nd": (lambda: hf.HouseholderND(8, group_size=4, length=2), (8, 3, 3)),
+    "hh1": (lambda: lc.Householder(8), (8, 3, 3)),
+    "one pair": (lambda: lc.Householder(2), (2,)),
+    "hh3": (lambda: lc.HouseholderOrder(8, order=3), (8, 3, 3)),
+    "chain": (lambda: lc.HouseholderChain(8, length=3), (8, 3, 3)),
+    "nd": (lambda: lc.HouseholderND(8, group_size=4, length=2), (8, 3, 3)),
 }
 
 
@@ -142,7 +142,7 @@ def test_the_bound_of_an_inner_product_is_met_by_the_worst_order_of_summation(si
 def test_the_bound_on_a_torus_covers_the_worst_tables(single: None) -> None:
     """Rounding is far from its worst case; here every entry of the tables is off by all that is allowed."""
     shape, keep = (8, 4, 3), 6
-    layer = hf.SOC(8, keep, 3).double().frozen_series(shape)
+    layer = lc.SOC(8, keep, 3).double().frozen_series(shape)
     spread = rounding.absolute_norm_upper_bound(layer.kernel.flatten(2))
     waves = torus_size(3, *shape[1:])
     bound = rounding._error_on_a_torus(
@@ -186,20 +186,20 @@ def test_the_bound_on_a_torus_covers_the_worst_tables(single: None) -> None:
 def test_taps_that_only_the_torus_sees_are_counted(series: str) -> None:
     """On maps of one row the taps below it meet nothing but zeros, on the torus they meet rounding errors."""
     torch.manual_seed(0)
-    layer = hf.SOC(16, 16, 3, bias=False, series=series)
+    layer = lc.SOC(16, 16, 3, bias=False, series=series)
     with torch.no_grad():
         layer.weight[2:] *= 1e16
     sums = torch.ones(2, 128)
     sums[0] = -1
     model = nn.Sequential(layer, Flatten(), ConstantHead(sums, torch.tensor([1e30, 0.0])))
     images = torch.rand(512, 16, 1, 8)
-    found = hf.certify(model, images, batch_size=1)
+    found = lc.certify(model, images, batch_size=1)
     at_once = certified_classifier(model, (16, 1, 8)).logits(images).argmax(1)
     assert (at_once != found.prediction).any(), "the two ways agree, so nothing is tested"
     assert not (found.radius[at_once != found.prediction] > 0).any()
 
 
-@pytest.mark.parametrize("layer", [hf.MaxMin(), hf.GroupSort(4), Flatten()])
+@pytest.mark.parametrize("layer", [lc.MaxMin(), lc.GroupSort(4), Flatten()])
 def test_layers_that_only_move_numbers_are_exact(layer: LipschitzModule) -> None:
     inputs = torch.randn(5, 8, 3, 3)
     assert torch.equal(layer(inputs).double(), layer(inputs.double()))
@@ -210,7 +210,7 @@ def test_layers_that_only_move_numbers_are_exact(layer: LipschitzModule) -> None
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 @torch.no_grad()
 def test_a_whole_network_in_float32_is_within_the_bound(conv: str, bias: float, single: None) -> None:
-    model = hf.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1)
+    model = lc.lipconvnet(10, conv, num_classes=5, width=4, image_size=8, in_channels=1)
     model.body.stage1.conv1.bias.fill_(bias)  # type: ignore[union-attr, operator]
     images, radius = torch.rand(8, 1, 8, 8), torch.full((8,), 0.25, dtype=torch.float64)
     network = exact_network(model, (1, 8, 8), torch.float32)
@@ -309,12 +309,12 @@ def test_a_layer_must_state_its_rounding() -> None:
     head = ConstantHead(torch.eye(2), None)
     image = torch.tensor([0.2, 0.9]).view(1, 2, 1, 1)
     with pytest.raises(NotProvedError, match="0: Own has no proved rounding error; give it a method"):
-        hf.certify(nn.Sequential(Own(), Flatten(), head), image)
+        lc.certify(nn.Sequential(Own(), Flatten(), head), image)
     with pytest.raises(NotProvedError, match="0: Careless has no finite rounding error"):
-        hf.certify(nn.Sequential(Careless(), Flatten(), head), image)
-    assert hf.certify(nn.Sequential(Careful(), Flatten(), head), image).radius > 0
-    assert hf.certify(nn.Sequential(Own(), Flatten(), head), image, precision="float32").radius > 0
-    assert hf.lipschitz_upper_bound(nn.Sequential(Own(), Flatten(), head), (2, 1, 1)) > 0.3
+        lc.certify(nn.Sequential(Careless(), Flatten(), head), image)
+    assert lc.certify(nn.Sequential(Careful(), Flatten(), head), image).radius > 0
+    assert lc.certify(nn.Sequential(Own(), Flatten(), head), image, precision="float32").radius > 0
+    assert lc.lipschitz_upper_bound(nn.Sequential(Own(), Flatten(), head), (2, 1, 1)) > 0.3
 
 
 @pytest.mark.parametrize("kind", ["linear", "matrix"])
@@ -364,14 +364,14 @@ def test_errors_of_features_reach_the_logits() -> None:
 
 def test_both_fourier_transforms_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "fourier_error", lambda h, w: 1e-3)
-    layer = hf.Cayley(6, 8, 3, bias=False).double().freeze((6, 5, 6))
+    layer = lc.Cayley(6, 8, 3, bias=False).double().freeze((6, 5, 6))
     assert rounding.forward_error(layer, (6, 5, 6), 1.0).relative >= 4e-3
 
 
 @torch.no_grad()
 def test_householder_of_higher_order_counts_its_angles() -> None:
     """docs/layers/activations.md: (3 |theta| + 40 n + 300) u."""
-    layer = hf.HouseholderOrder(8, order=3).double()
+    layer = lc.HouseholderOrder(8, order=3).double()
     with torch.no_grad():
         layer.theta.fill_(1000.0)
     assert forward_error(layer, (8,), 1.0).relative >= (3 * 1000 + 40 * 3 + 300) * 2**-53
@@ -381,9 +381,9 @@ def test_householder_of_higher_order_counts_its_angles() -> None:
     "build",
     [
         lambda shape: Normalize((0.4, 0.5, 0.6) * 2, 0.25),
-        lambda shape: hf.SOC(6, 8, 3).double().frozen_series(shape),
-        lambda shape: hf.BCOP(6, 8, 3).double().freeze(shape),
-        lambda shape: hf.Cayley(6, 8, 3).double().freeze(shape),
+        lambda shape: lc.SOC(6, 8, 3).double().frozen_series(shape),
+        lambda shape: lc.BCOP(6, 8, 3).double().freeze(shape),
+        lambda shape: lc.Cayley(6, 8, 3).double().freeze(shape),
     ],
     ids=["normalize", "series", "circular", "spectral"],
 )
@@ -398,7 +398,7 @@ def test_a_bias_is_rounded_at_every_pixel(build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "turns"), [(hf.Householder(8), 1), (hf.HouseholderChain(8, length=3), 3)], ids=["hh1", "chain"]
+    ("layer", "turns"), [(lc.Householder(8), 1), (lc.HouseholderChain(8, length=3), 3)], ids=["hh1", "chain"]
 )
 @torch.no_grad()
 def test_every_reflection_counts_its_angle(layer: LipschitzModule, turns: int) -> None:
@@ -408,7 +408,7 @@ def test_every_reflection_counts_its_angle(layer: LipschitzModule, turns: int) -
 
 def test_every_reflection_of_a_group_counts() -> None:
     one, three = (
-        forward_error(hf.HouseholderND(8, group_size=4, length=n).double(), (8,), 1.0).relative
+        forward_error(lc.HouseholderND(8, group_size=4, length=n).double(), (8,), 1.0).relative
         for n in (1, 3)
     )
     assert three >= 1.9 * one  # (length + 1) of them

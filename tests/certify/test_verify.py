@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import holdfast as hf
-from holdfast.certify.exact import exact_network, network_hash
-from holdfast.certify.independent import read_network
-from holdfast.certify.records import FILE
-from holdfast.certify.verify import verify
-from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.models.lipconvnet import LipConvnet
+import lipcert as lc
+from lipcert.certify.exact import exact_network, network_hash
+from lipcert.certify.independent import read_network
+from lipcert.certify.records import FILE
+from lipcert.certify.verify import verify
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.models.lipconvnet import LipConvnet
 
 SHAPE = (1, 8, 8)
 
@@ -23,7 +23,7 @@ SHAPE = (1, 8, 8)
 def network(
     conv: str = "soc", activation: str = "hh1", head: str = "lln", series: str = "isometric"
 ) -> LipConvnet:
-    model = hf.lipconvnet(10, conv, activation, head, 5, width=4, image_size=8, in_channels=1, series=series)
+    model = lc.lipconvnet(10, conv, activation, head, 5, width=4, image_size=8, in_channels=1, series=series)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "theta" in name or "widths" in name:
@@ -49,7 +49,7 @@ def test_two_implementations_of_the_same_function(
     conv: str, activation: str, head: str, series: str, tmp_path: Path
 ) -> None:
     model = network(conv, activation, head, series)
-    hf.save(model, tmp_path / "m.safetensors")
+    lc.save(model, tmp_path / "m.safetensors")
     images = torch.rand(4, *SHAPE, dtype=torch.float64)
     first = exact_network(model, SHAPE)
     features = images
@@ -67,19 +67,19 @@ def test_two_implementations_of_the_same_function(
 
 def test_half_precision_files_are_read(tmp_path: Path) -> None:
     model = network().to(torch.bfloat16)
-    hf.save(model, tmp_path / "m.safetensors")
+    lc.save(model, tmp_path / "m.safetensors")
     weight = read_network(tmp_path / "m.safetensors").tensors["head.weight"]
     assert torch.equal(torch.from_numpy(weight), model.head.weight.detach().double())  # type: ignore[union-attr]
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Path, torch.Tensor]:
-    """Records, model and images, in the form that `holdfast certify` writes."""
+    """Records, model and images, in the form that `lipcert certify` writes."""
     model = network()
     weights = tmp_path / "model.safetensors"
-    hf.save(model, weights)
+    lc.save(model, weights)
     images = torch.rand(12, *SHAPE)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
     lines = [
         {"weights_sha256": network_hash(model), "lipschitz": cert.lipschitz, "precision": cert.precision}
     ]
@@ -190,14 +190,14 @@ def test_the_proof_is_held_against_the_second_implementation(
     header["lipschitz"] = 0.1
     records.write_text("\n".join(map(json.dumps, [header, *rows])))
     wrong = SimpleNamespace(lipschitz=0.1)
-    monkeypatch.setattr("holdfast.certify.verify.exact_network", lambda *_: wrong)
+    monkeypatch.setattr("lipcert.certify.verify.exact_network", lambda *_: wrong)
     result = verify(records, weights, images, sample=12)
     assert any("two images are pulled apart" in problem for problem in result.problems)
 
 
 def test_float32_certificates_are_verified_too(written: tuple[Path, Path, torch.Tensor]) -> None:
     records, weights, images = written
-    cert = hf.certify(hf.load(weights), images, precision="float32")
+    cert = lc.certify(lc.load(weights), images, precision="float32")
     header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
     header |= {"precision": cert.precision, "lipschitz": cert.lipschitz}
     for i, row in enumerate(rows):
@@ -216,11 +216,11 @@ def test_what_cannot_be_verified_is_refused(written: tuple[Path, Path, torch.Ten
         verify(records, weights, images, sample=0)
     with pytest.raises(CheckpointError, match="no records that can be read"):
         verify(tmp_path / "nothing.jsonl", weights, images)
-    hf.save(network("bcop"), weights)
+    lc.save(network("bcop"), weights)
     with pytest.raises(CheckpointError, match="holds other weights than those"):
         verify(records, weights, images)
     (tmp_path / "empty.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"not a network that holdfast\.save wrote"):
+    with pytest.raises(CheckpointError, match=r"not a network that lipcert\.save wrote"):
         read_network(tmp_path / "empty.safetensors")
 
 
@@ -228,9 +228,9 @@ def test_one_huge_logit_does_not_widen_the_check_of_the_others(tmp_path: Path) -
     model = network()
     with torch.no_grad():
         model.head.bias[4] = -1e9  # type: ignore[union-attr, index]  # a class that is masked out
-    hf.save(model, tmp_path / "m.safetensors")
+    lc.save(model, tmp_path / "m.safetensors")
     images = torch.rand(12, *SHAPE)
-    cert = hf.certify(model, images)
+    cert = lc.certify(model, images)
 
     def lines(**changes: torch.Tensor) -> Path:
         header = {"weights_sha256": network_hash(model), "lipschitz": cert.lipschitz, "precision": "float64"}
@@ -286,7 +286,7 @@ def test_false_float32_records_are_noticed(
 ) -> None:
     """The rounding that was taken off is about 1e-5: no radius may use up what it stands for."""
     records, weights, images = written
-    cert = hf.certify(hf.load(weights), images, precision="float32")
+    cert = lc.certify(lc.load(weights), images, precision="float32")
     header, *rows = [json.loads(line) for line in records.read_text().splitlines()]
     header |= {"precision": "float32", "lipschitz": cert.lipschitz / factor}
     for i, row in enumerate(rows):

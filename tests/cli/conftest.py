@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.cli import main
+from lipcert.cli import main
 
 
 class Result(NamedTuple):
@@ -27,7 +27,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Run the command line in this process."""
 
     def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["lipcert", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
         capsys.readouterr()
         code = main()
@@ -47,8 +47,8 @@ def in_its_own_process(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the digits, far too short to be good. Copy it before writing into it."""
-    from holdfast.training.config import TrainConfig
-    from holdfast.training.loop import train
+    from lipcert.training.config import TrainConfig
+    from lipcert.training.loop import train
 
     out = tmp_path_factory.mktemp("runs") / "tiny"
     train(TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.5), out)

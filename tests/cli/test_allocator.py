@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from holdfast.cli.allocator import keep_freed_memory
+from lipcert.cli.allocator import keep_freed_memory
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")

@@ -8,10 +8,10 @@ import pytest
 import torch
 import typer
 
-from holdfast.cli import app as app_module
-from holdfast.cli import console
-from holdfast.cli.app import app
-from holdfast.errors import BrokenCertificateError, DataError, NotProvedError
+from lipcert.cli import app as app_module
+from lipcert.cli import console
+from lipcert.cli.app import app
+from lipcert.errors import BrokenCertificateError, DataError, NotProvedError
 
 from .conftest import Command, in_its_own_process
 
@@ -24,7 +24,7 @@ def test_every_help_has_examples_that_name_the_command(command: Command, words: 
     result = command(*words, "--help")
     assert result.code == 0
     assert "Examples" in result.out
-    assert f"holdfast {' '.join(words)}" in result.out.partition("Examples")[2]
+    assert f"lipcert {' '.join(words)}" in result.out.partition("Examples")[2]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
@@ -53,7 +53,7 @@ HEAVY = ("torch", "numpy", "matplotlib", "jinja2", "sklearn", "PIL", "scipy", "l
 def test_help_starts_without_torch(arguments: list[str]) -> None:
     code = (
         f"import sys; sys.argv[1:] = {arguments!r}\n"
-        "from holdfast.cli import main\n"
+        "from lipcert.cli import main\n"
         f"assert main() == 0\nprint('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
     )
     result = in_its_own_process(code)
@@ -67,22 +67,22 @@ def test_completion_offers_commands_options_and_names() -> None:
     def complete(words: str) -> list[str]:
         code = (
             "import os, sys\n"
-            f"os.environ.update(_HOLDFAST_COMPLETE='complete_bash', COMP_WORDS={words!r}, "
+            f"os.environ.update(_LIPCERT_COMPLETE='complete_bash', COMP_WORDS={words!r}, "
             f"COMP_CWORD=str({len(words.split(' ')) - 1}))\n"
-            "from holdfast.cli import main\nsys.exit(main())"
+            "from lipcert.cli import main\nsys.exit(main())"
         )
         result = in_its_own_process(code)
         assert "Traceback" not in result.stderr
         return result.stdout.split()
 
-    assert complete("holdfast cer") == ["certify"]
-    assert "--precision" in complete("holdfast certify --pre")
-    assert complete("holdfast certify --data cifar1") == ["cifar10", "cifar100"]
-    assert complete("holdfast train --data dig") == ["digits"]
-    assert complete("holdfast train --start-from lipconvnet5-cifar10") == [
+    assert complete("lipcert cer") == ["certify"]
+    assert "--precision" in complete("lipcert certify --pre")
+    assert complete("lipcert certify --data cifar1") == ["cifar10", "cifar100"]
+    assert complete("lipcert train --data dig") == ["digits"]
+    assert complete("lipcert train --start-from lipconvnet5-cifar10") == [
         "lipconvnet5-cifar10", "lipconvnet5-cifar100"
     ]  # fmt: skip
-    assert complete("holdfast data download cifar100") == ["cifar100"]
+    assert complete("lipcert data download cifar100") == ["cifar100"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_completion_offers_commands_options_and_names() -> None:
         (["certfy"], "No such command 'certfy'. Did you mean 'certify'"),
         (["certify", "--wieghts", "best"], "--wieghts"),
         (["certify", "x", "--count", "0"], "'--count'"),
-        (["report"], "Missing argument 'RUN'; see holdfast report --help"),
+        (["report"], "Missing argument 'RUN'; see lipcert report --help"),
         (["data", "download", "cifar1"], "got 'cifar1'; did you mean 'cifar10'?"),
         (["reproduce", "figur1"], "did you mean 'figure1'?"),
     ],
@@ -123,9 +123,9 @@ def test_ctrl_c_before_the_command_line_is_read() -> None:
         "import sys\n"
         "class Press:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'holdfast.cli.app': raise KeyboardInterrupt\n"
+        "        if name == 'lipcert.cli.app': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Press())\n"
-        "from holdfast.cli import main\n"
+        "from lipcert.cli import main\n"
         "sys.exit(main())"
     )
     done = in_its_own_process(code)
@@ -142,8 +142,8 @@ def test_ctrl_c_before_the_command_line_is_read() -> None:
         (DataError("[red]x[/red] is missing"), 2, "[red]x[/red] is missing"),
         (PermissionError(13, "Permission denied", "/a"), 2, "/a: Permission denied"),
         (OSError(28, "No space left on device", "/a"), 2, "/a: No space left on device"),
-        (typer.BadParameter("not so"), 2, "Invalid value: not so; see holdfast demo --help"),
-        (RuntimeError("boom\nmore"), 3, "holdfast failed (RuntimeError: boom); this is a fault of its own"),
+        (typer.BadParameter("not so"), 2, "Invalid value: not so; see lipcert demo --help"),
+        (RuntimeError("boom\nmore"), 3, "lipcert failed (RuntimeError: boom); this is a fault of its own"),
         (RuntimeError("alloc: can't allocate memory: 9 TB"), 2, "out of memory (alloc: can't allocate"),
         (torch.cuda.OutOfMemoryError("CUDA"), 2, "out of memory (CUDA); use a smaller network, smaller"),
         (MemoryError("no room"), 2, "out of memory (no room)"),
@@ -170,4 +170,4 @@ def test_debug_shows_the_error(command: Command) -> None:
 
 
 def test_version(command: Command) -> None:
-    assert command("--version").out.startswith("holdfast 0.")
+    assert command("--version").out.startswith("lipcert 0.")

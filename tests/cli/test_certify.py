@@ -1,4 +1,4 @@
-"""holdfast certify and report, on a tiny run and on pictures."""
+"""lipcert certify and report, on a tiny run and on pictures."""
 
 import json
 import re
@@ -9,16 +9,16 @@ import pytest
 import torch
 from PIL import Image
 
-import holdfast as hf
-from holdfast.certify.curve import RADII, shown
-from holdfast.certify.records import read_records
-from holdfast.cli.class_names import CIFAR100, class_names
-from holdfast.cli.network import Source
-from holdfast.cli.own_images import read_picture
-from holdfast.data import load, to_float
-from holdfast.errors import CheckpointError
-from holdfast.training.config import TrainConfig
-from holdfast.training.loop import train
+import lipcert as lc
+from lipcert.certify.curve import RADII, shown
+from lipcert.certify.records import read_records
+from lipcert.cli.class_names import CIFAR100, class_names
+from lipcert.cli.network import Source
+from lipcert.cli.own_images import read_picture
+from lipcert.data import load, to_float
+from lipcert.errors import CheckpointError
+from lipcert.training.config import TrainConfig
+from lipcert.training.loop import train
 
 from .conftest import Command
 
@@ -38,11 +38,11 @@ def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
     result = command("certify", run)
     assert (result.code, result.err) == (0, "")
     digits = load("digits", split="test")
-    expected = hf.certify(hf.load(run / "best.safetensors"), to_float(digits.images))
+    expected = lc.certify(lc.load(run / "best.safetensors"), to_float(digits.images))
     records = read_records(run)
     assert torch.equal(records.outcomes.radius, expected.radius)
     assert torch.equal(records.outcomes.prediction, expected.prediction)
-    accuracy = hf.certified_accuracy(expected, digits.labels)
+    accuracy = lc.certified_accuracy(expected, digits.labels)
     assert f"{accuracy.standard:.2%}" in result.out
     assert f"{accuracy[36 / 255]:.2%}" in result.out
     page = (run / "report.html").read_text(encoding="utf-8")
@@ -62,8 +62,8 @@ def test_json_is_for_scripts(command: Command, run: Path) -> None:
 
 def test_the_numbers_of_the_result_are_those_of_the_certificates(command: Command, run: Path) -> None:
     digits = load("digits", split="test")
-    cert = hf.certify(hf.load(run / "best.safetensors"), to_float(digits.images))
-    accuracy = hf.certified_accuracy(cert, digits.labels)
+    cert = lc.certify(lc.load(run / "best.safetensors"), to_float(digits.images))
+    accuracy = lc.certified_accuracy(cert, digits.labels)
     median = torch.where(cert.prediction == digits.labels, cert.radius, 0.0).median().item()
     found = json.loads(command("certify", run, "--json").out)
     assert found["standard"] == accuracy.standard
@@ -98,7 +98,7 @@ def test_records_of_files_do_not_replace_each_other(
     records = tmp_path / "runs/best/digits/certify-first3/certificates.jsonl"
     before = records.read_bytes()
     assert command(*certify).code == 0  # the same network may
-    hf.save(hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), "best.safetensors")
+    lc.save(lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), "best.safetensors")
     refused = command("certify", "best.safetensors", "--data", "digits", "--count", 3)
     assert (refused.code, refused.err.strip()) == (
         2,
@@ -133,13 +133,13 @@ def test_a_folder_with_other_files_than_at_training_is_refused(
 def test_certificates_are_the_same_in_parts(
     monkeypatch: pytest.MonkeyPatch, run: Path, precision: str
 ) -> None:
-    from holdfast.cli import certify as module
+    from lipcert.cli import certify as module
 
     digits = load("digits", split="test")
-    network = hf.load(run / "best.safetensors")
+    network = lc.load(run / "best.safetensors")
     monkeypatch.setattr(module, "CHUNK", 256)
     found = module.certify_with_progress(network, digits, 300, precision, quiet=True)
-    expected = hf.certify(network, to_float(digits.images[:300]), precision=precision)
+    expected = lc.certify(network, to_float(digits.images[:300]), precision=precision)
     assert torch.equal(found.radius, expected.radius)
     assert torch.equal(found.rounding, expected.rounding)
 
@@ -148,8 +148,8 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     result = command("certify", run, "--images", *pictures, "--json", "--out", tmp_path / "mine")
     assert (result.code, result.err) == (0, "")
     first, second = json.loads(result.out)
-    expected = hf.certify(
-        hf.load(run / "best.safetensors"), to_float(load("digits", split="test").images[:1])
+    expected = lc.certify(
+        lc.load(run / "best.safetensors"), to_float(load("digits", split="test").images[:1])
     )
     assert first["prediction"] == str(int(expected.prediction))
     assert first["runner_up"] == str(int(expected.runner_up))
@@ -187,7 +187,7 @@ def test_what_is_measured_is_not_called_proved(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}x"], "no such run; expected a folder that holdfast train wrote, or a file; did"),
+        (["{run}x"], "no such run; expected a folder that lipcert train wrote, or a file; did"),
         (["{tmp}"], "is not the folder of a run; expected best.safetensors in it"),
         (["{tmp}/bad.safetensors"], "not a safetensors file, or a truncated one"),
         (["{run}/best.safetensors"], "does not say which images it is for; pass --data"),
@@ -201,7 +201,7 @@ def test_what_is_measured_is_not_called_proved(
         (["{tmp}/bad.png"], "bad.png is a picture; name a network, and the picture by --images"),
         (["{run}", "--images", "{tmp}/wide [photo].png", "--no-resize"], "is 30x20, but the network"),
         (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --count choose test"),
-        (["{run}", "{run}"], "expected one run, got 2; to compare runs use holdfast report"),
+        (["{run}", "{run}"], "expected one run, got 2; to compare runs use lipcert report"),
         (["{run}", "--zoo", "x"], "or --zoo NAME (only one of them)"),
         (["--zoo", "x"], "zoo: expected one of"),
         ([], "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME"),
@@ -256,9 +256,9 @@ def test_report_of_one_and_of_several(command: Command, run: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}"], "has no certificates yet; run `holdfast certify"),
+        (["{run}"], "has no certificates yet; run `lipcert certify"),
         (["{tmp}/none"], "no such folder; expected the folder of a run"),
-        (["{tmp}"], "expected a folder with certificates.jsonl, which `holdfast certify` writes"),
+        (["{tmp}"], "expected a folder with certificates.jsonl, which `lipcert certify` writes"),
         (["{run}", "{run}"], "expected different runs, got one of them twice"),
     ],
 )
@@ -275,7 +275,7 @@ def test_papers_row_is_found_for_its_network() -> None:
     from types import SimpleNamespace
     from typing import Any
 
-    from holdfast.cli.report import paper_row
+    from lipcert.cli.report import paper_row
 
     options = {"data": "cifar10", "depth": 5, "activation": "maxmin", "head": "orthogonal", "gamma": 0.0}
     run: Any = SimpleNamespace(options=options, records=SimpleNamespace(data="cifar10"))
@@ -303,7 +303,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     [(["runs/a", "runs/b"], ["a", "b"]), (["x/a", "y/a"], ["x/a", "y/a"]), (["runs/a"], ["a"])],
 )
 def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list[str]) -> None:
-    from holdfast.cli.report import distinct_names
+    from lipcert.cli.report import distinct_names
 
     assert distinct_names([Path(folder) for folder in folders]) == names
 
@@ -311,7 +311,7 @@ def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list
 def test_colours_become_grey_as_pillow_has_it(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    network = hf.lipconvnet(5, num_classes=2, width=2, image_size=8, in_channels=1)
+    network = lc.lipconvnet(5, num_classes=2, width=2, image_size=8, in_channels=1)
     found, changed = read_picture(tmp_path / "a.png", network, resize=False)
     assert changed is None
     assert np.array_equal(found[0].numpy(), np.asarray(Image.fromarray(pixels).convert("L")))

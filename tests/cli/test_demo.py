@@ -1,4 +1,4 @@
-"""holdfast demo: quickly here, in full among the slow tests."""
+"""lipcert demo: quickly here, in full among the slow tests."""
 
 import json
 import re
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import demo as module
-from holdfast.training.config import TrainConfig
+from lipcert.cli import demo as module
+from lipcert.training.config import TrainConfig
 
 from .conftest import Command
 

@@ -1,4 +1,4 @@
-"""holdfast verify, data, zoo."""
+"""lipcert verify, data, zoo."""
 
 import json
 import shutil
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.certify.radii import certify
-from holdfast.certify.records import write_records
-from holdfast.data import load as load_data
-from holdfast.data import to_float
-from holdfast.models.storage import load
+from lipcert.certify.radii import certify
+from lipcert.certify.records import write_records
+from lipcert.data import load as load_data
+from lipcert.data import to_float
+from lipcert.models.storage import load
 
 from .conftest import Command
 
@@ -112,7 +112,7 @@ def test_data_list_knows_what_is_here(command: Command, tmp_path: Path) -> None:
     assert [(row["name"], row["here"]) for row in rows] == [
         ("digits", True), ("cifar10", False), ("cifar100", False),
     ]  # fmt: skip
-    assert "holdfast data download cifar10" in command("data", "list", "--data-root", tmp_path).out
+    assert "lipcert data download cifar10" in command("data", "list", "--data-root", tmp_path).out
 
 
 def test_download_reports_a_network_that_is_not_there(command: Command, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_download_reports_a_network_that_is_not_there(command: Command, tmp_path
 def test_zoo_lists_what_ships(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path
 ) -> None:
-    monkeypatch.setattr("holdfast.zoo.FOLDER", tmp_path)
+    monkeypatch.setattr("lipcert.zoo.FOLDER", tmp_path)
     (tmp_path / "tiny-digits.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
     card = {"standard": 0.9, "certified": {"36/255": 0.8, "72/255": 0.7, "108/255": 0.6}, "data": "digits"}
     (tmp_path / "tiny-digits.json").write_text(json.dumps(card))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as hf
-from holdfast.certify.exact import network_hash
-from holdfast.data import load, to_float
-from holdfast.training.config import TrainConfig
-from holdfast.training.loop import train
-from holdfast.zoo import FOLDER as ZOO
+import lipcert as lc
+from lipcert.certify.exact import network_hash
+from lipcert.data import load, to_float
+from lipcert.training.config import TrainConfig
+from lipcert.training.loop import train
+from lipcert.zoo import FOLDER as ZOO
 
 from .conftest import Command
 
@@ -26,7 +26,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
     """A folder with one network, made from a finished run."""
     folder = tmp_path / "zoo"
     folder.mkdir()
-    for place in ("holdfast.zoo.FOLDER", "make_zoo.ZOO"):
+    for place in ("lipcert.zoo.FOLDER", "make_zoo.ZOO"):
         monkeypatch.setattr(place, folder)
     card = make_zoo.make(trained, "tiny-digits")
     (folder / "tiny-digits.json").write_text(json.dumps(card))
@@ -35,13 +35,13 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
 
 @pytest.mark.parametrize("card", sorted(ZOO.glob("*.json")), ids=lambda path: path.stem)
 def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
-    assert network_hash(hf.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
+    assert network_hash(lc.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
 
 
 def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:
     card = json.loads((zoo / "tiny-digits.json").read_text())
     digits = load("digits", split="test")
-    found = hf.certify(hf.load("tiny-digits"), to_float(digits.images))
+    found = lc.certify(lc.load("tiny-digits"), to_float(digits.images))
     right = found.prediction == digits.labels
     assert card["standard"] == right.double().mean().item()
     assert card["certified"]["36/255"] == (right & (found.radius > 36 / 255)).double().mean().item()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from holdfast.nn.lipschitz import Shape
+from lipcert.nn.lipschitz import Shape
 
 EPS = torch.finfo(torch.float64).eps
 

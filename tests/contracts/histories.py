@@ -8,7 +8,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from holdfast.nn.lipschitz import LipschitzModule, Shape
+from lipcert.nn.lipschitz import LipschitzModule, Shape
 
 Build = Callable[[], LipschitzModule]
 

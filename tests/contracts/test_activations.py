@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import ArgumentError
-from holdfast.nn import ACTIVATIONS
+from lipcert.errors import ArgumentError
+from lipcert.nn import ACTIVATIONS
 from tests.contracts.dense import dense_jacobian, rounding, worst_singular_value
 from tests.contracts.histories import HISTORIES
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import ArgumentError
-from holdfast.nn import CONVOLUTIONS, LipschitzModule, OrthogonalConv2d
+from lipcert.errors import ArgumentError
+from lipcert.nn import CONVOLUTIONS, LipschitzModule, OrthogonalConv2d
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.contracts.histories import HISTORIES, Build
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from small_cifar import PER_FILE, write_all
 
-from holdfast.data.archives import ARCHIVES, Archive
+from lipcert.data.archives import ARCHIVES, Archive
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.data import CropFlip
-from holdfast.errors import ArgumentError
+from lipcert.data import CropFlip
+from lipcert.errors import ArgumentError
 
 shapes = st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
 seeds = st.integers(0, 2**31)

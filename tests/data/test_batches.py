@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.data import Batches, CropFlip, Dataset, to_float
-from holdfast.data.augment import Augmentation
-from holdfast.errors import ArgumentError
+from lipcert.data import Batches, CropFlip, Dataset, to_float
+from lipcert.data.augment import Augmentation
+from lipcert.errors import ArgumentError
 
 Batch = tuple[Tensor, Tensor, Tensor]
 

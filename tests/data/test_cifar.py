@@ -6,14 +6,14 @@ import pytest
 import torch
 from small_cifar import PER_FILE, batch, write
 
-from holdfast.data import hold_out, load, to_float
-from holdfast.data.archives import Archive, data_root
-from holdfast.errors import ArgumentError, DataError
+from lipcert.data import hold_out, load, to_float
+from lipcert.data.archives import Archive, data_root
+from lipcert.errors import ArgumentError, DataError
 
 needs_cifar = [
     pytest.mark.cifar,
     pytest.mark.skipif(
-        not os.environ.get("HOLDFAST_DATA"), reason="HOLDFAST_DATA names no folder with the CIFAR files"
+        not os.environ.get("LIPCERT_DATA"), reason="LIPCERT_DATA names no folder with the CIFAR files"
     ),
 ]
 
@@ -47,7 +47,7 @@ def test_pixels_are_planes_of_rows(small_root: Path, small: Archive) -> None:
 def test_a_missing_file_is_named_with_the_remedy(small_root: Path, small: Archive, file: str) -> None:
     (small_root / small.folder / file).unlink()
     with pytest.raises(
-        DataError, match=rf"{file} is missing; run `holdfast data download cifar10`.*HOLDFAST_DATA"
+        DataError, match=rf"{file} is missing; run `lipcert data download cifar10`.*LIPCERT_DATA"
     ):
         load("cifar10", root=small_root)
 
@@ -95,11 +95,11 @@ def test_wrong_class_names_are_named(small_root: Path, small: Archive, names: ob
 def test_root_comes_from_argument_then_variable_then_cache(
     small_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_DATA", str(small_root))
+    monkeypatch.setenv("LIPCERT_DATA", str(small_root))
     assert len(load("cifar10")) == 5 * PER_FILE
     assert data_root("~/elsewhere") == Path.home() / "elsewhere"
-    monkeypatch.delenv("HOLDFAST_DATA")
-    assert data_root() == Path.home() / ".cache" / "holdfast"
+    monkeypatch.delenv("LIPCERT_DATA")
+    assert data_root() == Path.home() / ".cache" / "lipcert"
 
 
 def test_cifar_has_one_size(small_root: Path) -> None:

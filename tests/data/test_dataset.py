@@ -4,8 +4,8 @@ import hashlib
 import pytest
 import torch
 
-from holdfast.data import Dataset, to_float
-from holdfast.errors import ArgumentError, DataError
+from lipcert.data import Dataset, to_float
+from lipcert.errors import ArgumentError, DataError
 
 
 @pytest.fixture

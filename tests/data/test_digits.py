@@ -2,8 +2,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits as embedded
 
-from holdfast.data import Dataset, load
-from holdfast.errors import ArgumentError
+from lipcert.data import Dataset, load
+from lipcert.errors import ArgumentError
 
 
 def rows(images: torch.Tensor, labels: torch.Tensor) -> list[list[int]]:

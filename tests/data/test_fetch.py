@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from small_cifar import PER_FILE, write_all
 
-from holdfast.data import download, load
-from holdfast.data.archives import ARCHIVES, Archive
-from holdfast.errors import ArgumentError, DataError
+from lipcert.data import download, load
+from lipcert.data.archives import ARCHIVES, Archive
+from lipcert.errors import ArgumentError, DataError
 
 
 @dataclass
@@ -85,7 +85,7 @@ def server(small: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     content = (tmp_path / "source.tar.gz").read_bytes()
     expect(monkeypatch, small, content)
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr("holdfast.data.fetch.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("lipcert.data.fetch.PAUSE_SECONDS", 0.0)
     yield from serve(Server(content))
 
 

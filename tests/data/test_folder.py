@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.data import load
-from holdfast.errors import ArgumentError, DataError
+from lipcert.data import load
+from lipcert.errors import ArgumentError, DataError
 
 
 def paint(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.data import read_image
-from holdfast.errors import DataError
+from lipcert.data import read_image
+from lipcert.errors import DataError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.data.restricted_pickle import read_restricted_pickle
-from holdfast.errors import DataError
+from lipcert.data.restricted_pickle import read_restricted_pickle
+from lipcert.errors import DataError
 
 
 class Call:
@@ -122,7 +122,7 @@ def test_the_bomb_is_real(tmp_path: Path) -> None:
         ("numpy.core.numeric", "_frombuffer"),
         ("_codecs", "encode"),
         ("copyreg", "_reconstructor"),
-        ("holdfast.data.restricted_pickle", "_ADMITTED"),
+        ("lipcert.data.restricted_pickle", "_ADMITTED"),
     ],
 )
 def test_every_other_name_is_refused(tmp_path: Path, module: str, name: str) -> None:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.data.seeding import Stream, generator, permutation
-from holdfast.errors import ArgumentError
+from lipcert.data.seeding import Stream, generator, permutation
+from lipcert.errors import ArgumentError
 
 
 def test_words_are_pinned() -> None:

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data import Dataset, hold_out
-from holdfast.data.seeding import Stream
-from holdfast.data.split import stratified
-from holdfast.errors import ArgumentError
+from lipcert.data import Dataset, hold_out
+from lipcert.data.seeding import Stream
+from lipcert.data.split import stratified
+from lipcert.errors import ArgumentError
 
 
 def dataset_of(labels: torch.Tensor) -> Dataset:

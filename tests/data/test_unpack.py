@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.data import unpack as unpack_module
-from holdfast.data.unpack import unpack
-from holdfast.errors import DataError
+from lipcert.data import unpack as unpack_module
+from lipcert.data.unpack import unpack
+from lipcert.errors import DataError
 
 FILES = ("meta", "train")
 
@@ -67,7 +67,7 @@ def test_fills_an_incomplete_folder_and_leaves_the_rest(tmp_path: Path, root: Pa
     [
         (entry("../escaped", b"x"), r"entry '\.\./escaped' lies outside the folder set"),
         (entry("set/../../escaped", b"x"), "lies outside the folder set"),
-        (entry("/tmp/holdfast-escaped", b"x"), "lies outside the folder set"),
+        (entry("/tmp/lipcert-escaped", b"x"), "lies outside the folder set"),
         (entry("set\\..\\escaped", b"x"), "lies outside the folder set"),
         (entry("other/train", b"x"), "entry 'other/train' lies outside the folder set"),
         (entry("settled/train", b"x"), "lies outside the folder set"),

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import holdfast as hf
-from holdfast.data import Dataset, load, to_float
-from holdfast.explore.choices import Choices, choices
-from holdfast.explore.state import Explorer
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.training.config import TrainConfig
+import lipcert as lc
+from lipcert.data import Dataset, load, to_float
+from lipcert.explore.choices import Choices, choices
+from lipcert.explore.state import Explorer
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.training.config import TrainConfig
 
 WIDTH, STEPS = 4, 40
 
@@ -20,7 +20,7 @@ WIDTH, STEPS = 4, 40
 def network() -> LipConvnet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = hf.lipconvnet(5, num_classes=10, width=WIDTH, image_size=8, in_channels=1)
+        model = lc.lipconvnet(5, num_classes=10, width=WIDTH, image_size=8, in_channels=1)
         digits = load("digits")
         images, labels = to_float(digits.images), digits.labels
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
@@ -53,6 +53,6 @@ def run(network: LipConvnet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The part of a run's folder that the explorer reads."""
     folder = tmp_path_factory.mktemp("runs") / "digits-tiny"
     folder.mkdir()
-    hf.save(network, folder / "best.safetensors")
+    lc.save(network, folder / "best.safetensors")
     (folder / "config.toml").write_text(TrainConfig(data="digits", width=WIDTH, epochs=1).to_toml())
     return folder

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from holdfast.attacks import pgd
-from holdfast.attacks.balls import Balls
-from holdfast.attacks.nearest import Nearest
-from holdfast.attacks.settings import AttackSettings
-from holdfast.certify.radii import certify
-from holdfast.data import Dataset, to_float
-from holdfast.explore.boundary import attack_quickly, nearest_on_boundary, smallest_in_box
-from holdfast.explore.state import Explorer
+from lipcert.attacks import pgd
+from lipcert.attacks.balls import Balls
+from lipcert.attacks.nearest import Nearest
+from lipcert.attacks.settings import AttackSettings
+from lipcert.certify.radii import certify
+from lipcert.data import Dataset, to_float
+from lipcert.explore.boundary import attack_quickly, nearest_on_boundary, smallest_in_box
+from lipcert.explore.state import Explorer
 
 numbers = st.floats(-2, 2).map(lambda v: round(v, 3))
 

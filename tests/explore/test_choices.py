@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from holdfast.data import Dataset
-from holdfast.errors import ArgumentError
-from holdfast.explore.choices import ANY_CLASS, ORDERS, Choices, choices
-from holdfast.explore.state import Explorer
+from lipcert.data import Dataset
+from lipcert.errors import ArgumentError
+from lipcert.explore.choices import ANY_CLASS, ORDERS, Choices, choices
+from lipcert.explore.state import Explorer
 
 LABELS = [0, 1, 0, 1, 0, 1]
 PREDICTIONS = [0, 1, 1, 0, 0]  # of the first five: the last image was not looked at
@@ -69,7 +69,7 @@ def test_the_digits_are_sorted_by_their_certificates(
 def test_only_the_first_images_are_looked_at(
     explorer: Explorer, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.explore.choices.SORTED_IMAGES", 10)
+    monkeypatch.setattr("lipcert.explore.choices.SORTED_IMAGES", 10)
     offered = choices(explorer, digits)
     assert len(offered.prediction) == len(offered.radius) == 10
     assert max(offered.pick("largest radius")) < 10

@@ -1,4 +1,4 @@
-"""holdfast explore before its page is there: one sentence and exit code 2 for every bad input."""
+"""lipcert explore before its page is there: one sentence and exit code 2 for every bad input."""
 
 import socket
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import main
-from holdfast.errors import ArgumentError
-from holdfast.explore.server import check_port
+from lipcert.cli import main
+from lipcert.errors import ArgumentError
+from lipcert.explore.server import check_port
 
 Explore = Callable[..., tuple[int, str]]
 
@@ -19,7 +19,7 @@ def explore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Run the command with arguments; returns the exit code and what stands on standard error."""
 
     def call(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["holdfast", "explore", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["lipcert", "explore", *map(str, arguments)])
         return main(), capsys.readouterr().err
 
     return call
@@ -66,7 +66,7 @@ def test_without_gradio(explore: Explore, run: Path, monkeypatch: pytest.MonkeyP
     code, error = explore(run, "--port", _free_port())
     assert code == 2
     assert error.strip() == (
-        "explore: the package gradio is not installed; run pip install gradio (holdfast's extra explore)"
+        "explore: the package gradio is not installed; run pip install gradio (lipcert's extra explore)"
     )
 
 

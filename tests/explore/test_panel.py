@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.data import Dataset
-from holdfast.explore.panel import amplified, asset, render_panel
-from holdfast.explore.plot import BOTTOM, LEFT, RIGHT, TOP, _ticks, margin_plot
-from holdfast.explore.state import FLIP_STEP, LAST_STEP, Attack, Explorer, Finding, Way
+from lipcert.data import Dataset
+from lipcert.explore.panel import amplified, asset, render_panel
+from lipcert.explore.plot import BOTTOM, LEFT, RIGHT, TOP, _ticks, margin_plot
+from lipcert.explore.state import FLIP_STEP, LAST_STEP, Attack, Explorer, Finding, Way
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.cli.own_images import read_picture
-from holdfast.explore.choices import Choices
-from holdfast.explore.session import Session, message
-from holdfast.explore.state import Explorer
-from holdfast.models.lipconvnet import LipConvnet
+from lipcert.cli.own_images import read_picture
+from lipcert.explore.choices import Choices
+from lipcert.explore.session import Session, message
+from lipcert.explore.state import Explorer
+from lipcert.models.lipconvnet import LipConvnet
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_test_image_as_a_file_is_the_same_image(session: Session, tmp_path: Pa
     panel, _ = session.own_picture(tmp_path / "11.png")
     assert "resized" not in panel
     original, _ = session.test_image(11)
-    assert panel.partition('id="hf-radius"')[2][:20] == original.partition('id="hf-radius"')[2][:20]
+    assert panel.partition('id="lc-radius"')[2][:20] == original.partition('id="lc-radius"')[2][:20]
 
 
 def animation(path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast as hf
-from holdfast.attacks.classifier import certified_classifier
-from holdfast.data import Dataset, to_float
-from holdfast.errors import ArgumentError
-from holdfast.explore.state import FLIP_STEP, LAST_STEP, Attack, Explorer, Finding
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.nn import ConstantHead, Flatten, Normalize
+import lipcert as lc
+from lipcert.attacks.classifier import certified_classifier
+from lipcert.data import Dataset, to_float
+from lipcert.errors import ArgumentError
+from lipcert.explore.state import FLIP_STEP, LAST_STEP, Attack, Explorer, Finding
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.nn import ConstantHead, Flatten, Normalize
 
 INDICES = (0, 7, 123)
 # Leads of the float32 copy: logits of size 10 after some ten layers.
@@ -45,7 +45,7 @@ def linear_explorer(rows: Tensor, bias: Tensor | None = None) -> Explorer:
 
 
 def test_certificate_is_that_of_certify(finding: Finding, network: LipConvnet) -> None:
-    certificates = hf.certify(network, to_float(finding.image)[None])
+    certificates = lc.certify(network, to_float(finding.image)[None])
     assert finding.prediction == int(certificates.prediction)
     assert finding.runner_up == int(certificates.runner_up)
     assert finding.radius == float(certificates.radius) > 0
@@ -84,7 +84,7 @@ def test_the_exact_classifier_has_the_last_word_where_the_label_flips(
 ) -> None:
     """On the boundary the float32 copy may be wrong; here it certainly is, since the label is made up."""
     image = to_float(digits.images[0])[None].double()
-    balls = explorer._balls(image, hf.certify(explorer.model, image))
+    balls = explorer._balls(image, lc.certify(explorer.model, image))
     adversary = attack_of(explorer.examine(digits.images[0])).image
     made_up = next(
         k for k in range(10) if k not in explorer.classifier.logits(adversary[None]).topk(2).indices
@@ -163,6 +163,6 @@ def test_images_that_do_not_fit(explorer: Explorer, image: Tensor, words: str) -
 
 def test_a_glance_is_nearly_the_certificate(explorer: Explorer, network: LipConvnet, digits: Dataset) -> None:
     images = digits.images[:50]
-    glance, proved = explorer.glance(images, batch_size=16), hf.certify(network, to_float(images))
+    glance, proved = explorer.glance(images, batch_size=16), lc.certify(network, to_float(images))
     assert torch.equal(glance.prediction, proved.prediction)
     torch.testing.assert_close(glance.radius, proved.radius, rtol=0, atol=NOISE)

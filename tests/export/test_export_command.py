@@ -1,4 +1,4 @@
-"""holdfast export: from a run to a file that certifies."""
+"""lipcert export: from a run to a file that certifies."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast as hf
-from holdfast.cli import main
+import lipcert as lc
+from lipcert.cli import main
 
 
 @pytest.fixture
@@ -17,15 +17,15 @@ def run(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
-    hf.save(
-        hf.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
+    lc.save(
+        lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
     )
     (folder / "config.toml").write_text('data = "digits"\n')
     return folder
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["lipcert", *map(str, arguments)])
     return main()
 
 
@@ -37,10 +37,10 @@ def test_a_run_becomes_a_file(
     said = capsys.readouterr().out
     assert "Proved Lipschitz bound" in said
     assert "measured and not proved" in said
-    exported = hf.export.load(file)
+    exported = lc.export.load(file)
     assert exported.metadata.classes == tuple("0123456789")
-    images = hf.data.to_float(hf.data.load("digits", split="test").images[:20])
-    expected = hf.certify(hf.load(run / "best.safetensors"), images)
+    images = lc.data.to_float(lc.data.load("digits", split="test").images[:20])
+    expected = lc.certify(lc.load(run / "best.safetensors"), images)
     torch.testing.assert_close(exported.certify(images).radius, expected.radius, rtol=0, atol=1e-4)
 
 

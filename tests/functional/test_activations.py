@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
-from holdfast.functional.activations import (
+from lipcert.errors import ArgumentError
+from lipcert.functional.activations import (
     SHORT_RUN,
     _Fold,
     _FoldByProducts,

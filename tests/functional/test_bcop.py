@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.functional.bcop import bcop_kernel, bcop_transform
-from holdfast.functional.circular import circular_conv2d
-from holdfast.functional.orthogonalize import orthonormal_basis, polar_factor
+from lipcert.functional.bcop import bcop_kernel, bcop_transform
+from lipcert.functional.circular import circular_conv2d
+from lipcert.functional.orthogonalize import orthonormal_basis, polar_factor
 from tests.reference import bcop as reference
 
 # A few products of orthonormal matrices of at most 6 channels: errors stay below a hundred roundings.

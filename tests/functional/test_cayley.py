@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.functional.cayley import cayley_transform
+from lipcert.functional.cayley import cayley_transform
 from tests.reference import cayley as reference
 
 SHAPES = [(1, 1), (3, 3), (5, 3), (3, 5), (1, 4), (4, 1)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from holdfast.functional.circular import (
+from lipcert.functional.circular import (
     circular_conv2d,
     circular_pad,
     kernel_spectrum,

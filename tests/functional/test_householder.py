@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
-from holdfast.functional.activations import householder
-from holdfast.functional.householder import (
+from lipcert.errors import ArgumentError
+from lipcert.functional.activations import householder
+from lipcert.functional.householder import (
     householder_chain,
     householder_nd,
     householder_order,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
-from holdfast.functional.margins import certificate, pair_certificates, pair_distance_bounds, pair_distances
+from lipcert.errors import ArgumentError
+from lipcert.functional.margins import certificate, pair_certificates, pair_distance_bounds, pair_distances
 
 ROWS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
 ORTHONORMAL = math.sqrt(2) * (1 - torch.eye(3))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.functional.orthogonalize import (
+from lipcert.functional.orthogonalize import (
     condition,
     orthonormal_basis,
     polar_factor,

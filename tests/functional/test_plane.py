@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.functional.activations import householder
-from holdfast.functional.householder import householder_order
-from holdfast.functional.plane import CIRCLE_POINTS, linear_cones
+from lipcert.functional.activations import householder
+from lipcert.functional.householder import householder_order
+from lipcert.functional.plane import CIRCLE_POINTS, linear_cones
 
 STEP = 2 * math.pi / CIRCLE_POINTS
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.functional.rounding import frobenius_upper_bound, gamma, product_up, sqrt_up, sum_up
+from lipcert.functional.rounding import frobenius_upper_bound, gamma, product_up, sqrt_up, sum_up
 
 
 @given(terms=st.lists(st.floats(1e-6, 1), min_size=2, max_size=6))

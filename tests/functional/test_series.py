@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
-from holdfast.functional.series import SERIES, Series
+from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.functional.series import SERIES, Series
 from tests.reference.exponential import PAPER_ERROR
 
 EVALUATED = [pytest.param(f.evaluation[k], id=f"{n}-{k}") for n, f in SERIES.items() for k in f.evaluation]

@@ -5,16 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.functional.karatsuba import KaratsubaOperator, karatsuba_pays
-from holdfast.functional.skew import SkewOperator
-from holdfast.functional.skew_norms import (
+from lipcert.functional.karatsuba import KaratsubaOperator, karatsuba_pays
+from lipcert.functional.skew import SkewOperator
+from lipcert.functional.skew_norms import (
     kernel_norm_estimate,
     kernel_norm_vectors,
     operator_norm_estimate,
     start_vector,
 )
-from holdfast.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
-from holdfast.functional.torus import MATRIX_PIXELS, TorusOperator
+from lipcert.functional.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
+from lipcert.functional.torus import MATRIX_PIXELS, TorusOperator
 from tests.reference.exponential import dense_convolution, dense_polynomial
 from tests.reference.skew import skew_series_reference
 
@@ -42,13 +42,13 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Polynomials of every shape in all ways that `SkewOperator.frame` chooses from."""
     torus, karatsuba = request.param == "on a torus", request.param == "by Karatsuba's trick"
     monkeypatch.setattr(
-        "holdfast.functional.skew.torus_pays",
+        "lipcert.functional.skew.torus_pays",
         lambda dtype, channels, size, height, width, batch: (
             torus and size > 1 and height * width > MATRIX_PIXELS
         ),
     )
     monkeypatch.setattr(
-        "holdfast.functional.skew.karatsuba_pays",
+        "lipcert.functional.skew.karatsuba_pays",
         lambda dtype, *shape: karatsuba and karatsuba_pays(torch.bfloat16, *shape),
     )
 

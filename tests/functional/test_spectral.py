@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
-from holdfast.functional import eigenvalues, modulus, spectral, strips
-from holdfast.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
-from holdfast.functional.spectral import (
+from lipcert.errors import ArgumentError
+from lipcert.functional import eigenvalues, modulus, spectral, strips
+from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.functional.spectral import (
     circular_convolution_norm_upper_bound,
     matrix_norm_upper_bound,
     spectral_matrices_norm_upper_bound,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast as hf
-from holdfast.errors import ArgumentError
-from holdfast.models import LipConvnet, lipconvnet
-from holdfast.nn import CONVOLUTIONS, OrthogonalConv2d, register_activation, register_convolution
-from holdfast.nn.lipschitz import ACTIVATIONS
-from holdfast.nn.walk import placed_layers
+import lipcert as lc
+from lipcert.errors import ArgumentError
+from lipcert.models import LipConvnet, lipconvnet
+from lipcert.nn import CONVOLUTIONS, OrthogonalConv2d, register_activation, register_convolution
+from lipcert.nn.lipschitz import ACTIVATIONS
+from lipcert.nn.walk import placed_layers
 
 
 def tiny(**arguments: object) -> LipConvnet:
@@ -84,7 +84,7 @@ def test_a_stage_per_halving_and_at_most_five(size: int, stages: int, features: 
 def test_every_convolution_and_head_trains(conv: str, head: str) -> None:
     model = tiny(conv=conv, head=head)
     images, labels = torch.rand(16, 1, 8, 8), torch.arange(16) % 10
-    loss, optimizer = hf.CertificateLoss(0.1), torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loss, optimizer = lc.CertificateLoss(0.1), torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses = []
     for _ in range(8):
         optimizer.zero_grad()
@@ -148,13 +148,13 @@ def test_newly_registered_layers_are_found_by_name() -> None:
         del CONVOLUTIONS["mine"], ACTIVATIONS["also-mine"]
 
 
-def test_holdfasts_own_names_stay_its_own() -> None:
+def test_lipcerts_own_names_stay_its_own() -> None:
     class Mine(OrthogonalConv2d):
         pass
 
-    with pytest.raises(ArgumentError, match="name: 'soc' is one of holdfast's own; choose another"):
+    with pytest.raises(ArgumentError, match="name: 'soc' is one of lipcert's own; choose another"):
         register_convolution("soc")(Mine)
-    with pytest.raises(ArgumentError, match="name: 'hh1' is one of holdfast's own"):
+    with pytest.raises(ArgumentError, match="name: 'hh1' is one of lipcert's own"):
         register_activation("hh1", lambda channels: ACTIVATIONS["maxmin"](channels))
     with pytest.raises(TypeError, match="abstract"):  # what it lacks is named when it is built
         Mine(2, 2, 3)
@@ -207,13 +207,13 @@ def test_bad_images(x: torch.Tensor, message: str) -> None:
 
 def test_frozen_networks_compute_and_certify_the_same() -> None:
     model = tiny(width=4).double().eval()
-    frozen = hf.freeze(model)
+    frozen = lc.freeze(model)
     x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
     assert not list(frozen.parameters())
     assert isinstance(frozen, nn.Sequential)
     with torch.no_grad():
         torch.testing.assert_close(frozen(x), model(x), rtol=0, atol=1e-12)
-    one, other = hf.certify(model, x), hf.certify(frozen, x)
+    one, other = lc.certify(model, x), lc.certify(frozen, x)
     # Bounds are proved in another way for another form, so they agree as far as both are tight.
     torch.testing.assert_close(one.radius, other.radius, rtol=2e-3, atol=0)
 
@@ -221,9 +221,9 @@ def test_frozen_networks_compute_and_certify_the_same() -> None:
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
 def test_a_batch_may_be_empty(conv: str) -> None:
     """torch's pixel_unshuffle does nothing to a tensor without elements."""
-    model = hf.lipconvnet(5, conv, num_classes=3, width=4, image_size=8).eval()
+    model = lc.lipconvnet(5, conv, num_classes=3, width=4, image_size=8).eval()
     nothing = torch.rand(0, 3, 8, 8)
-    for network in (model, hf.freeze(model)):
+    for network in (model, lc.freeze(model)):
         assert network(nothing).shape == (0, 3)
     layer = CONVOLUTIONS[conv](3, 8, 3, stride=2)
     assert layer(nothing).shape == layer.freeze((3, 8, 8))(nothing).shape == (0, 8, 4, 4)
@@ -231,10 +231,10 @@ def test_a_batch_may_be_empty(conv: str) -> None:
 
 def test_a_frozen_series_behind_a_layer_that_autocast_made_bfloat16() -> None:
     model = nn.Sequential(
-        hf.BCOP(3, 8, 3), hf.SOC(8, 8, 3), hf.Flatten(), hf.NormalizedLinear(8 * 8 * 8, 3)
+        lc.BCOP(3, 8, 3), lc.SOC(8, 8, 3), lc.Flatten(), lc.NormalizedLinear(8 * 8 * 8, 3)
     ).eval()
     images = torch.rand(2, 3, 8, 8)
-    frozen = hf.freeze(model, input_shape=(3, 8, 8))
+    frozen = lc.freeze(model, input_shape=(3, 8, 8))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         # bfloat16 has 8 bits; logits of images this size are of order 1.
         torch.testing.assert_close(frozen(images).float(), model(images).float(), rtol=0.05, atol=0.05)

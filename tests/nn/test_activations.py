@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.nn.activations import (
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.nn.activations import (
     Activation,
     GroupSort,
     Householder,
@@ -17,7 +17,7 @@ from holdfast.nn.activations import (
     HouseholderOrder,
     MaxMin,
 )
-from holdfast.nn.lipschitz import ACTIVATIONS
+from lipcert.nn.lipschitz import ACTIVATIONS
 
 LAYERS = {
     "maxmin": lambda c, **kw: MaxMin(),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from holdfast.errors import ArgumentError
-from holdfast.functional.circular import circular_conv2d
-from holdfast.nn.bcop import BCOP
+from lipcert.errors import ArgumentError
+from lipcert.functional.circular import circular_conv2d
+from lipcert.nn.bcop import BCOP
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 
 # in, out, kernel, stride, height, width

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.nn.cayley import Cayley
-from holdfast.nn.frozen_circular import CircularConv2d, SpectralConv2d
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.nn.cayley import Cayley
+from lipcert.nn.frozen_circular import CircularConv2d, SpectralConv2d
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.reference.cayley import cayley_convolution
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from holdfast.errors import ArgumentError
-from holdfast.nn.bcop import BCOP
-from holdfast.nn.cayley import Cayley
-from holdfast.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
+from lipcert.errors import ArgumentError
+from lipcert.nn.bcop import BCOP
+from lipcert.nn.cayley import Cayley
+from lipcert.nn.frozen_circular import CircularConv2d, FrozenLinear, SpectralConv2d
 from tests.contracts.dense import dense_matrix
 
 

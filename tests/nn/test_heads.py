@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
-from holdfast.nn.lipschitz import LipschitzModule
-from holdfast.nn.shape import Flatten
-from holdfast.nn.walk import find_head, placed_layers, split_head, unwrap
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
+from lipcert.nn.lipschitz import LipschitzModule
+from lipcert.nn.shape import Flatten
+from lipcert.nn.walk import find_head, placed_layers, split_head, unwrap
 from tests.contracts.dense import dense_matrix
 
 ROOT = math.sqrt(2)
@@ -249,7 +249,7 @@ def test_layers_come_with_path_and_shape() -> None:
 
 def test_unknown_modules_are_refused_by_path_and_name() -> None:
     model = nn.Sequential(nn.Sequential(Flatten(), nn.ReLU()))
-    with pytest.raises(NotProvedError, match=r"0\.1: ReLU has no proved bound; use a layer of holdfast"):
+    with pytest.raises(NotProvedError, match=r"0\.1: ReLU has no proved bound; use a layer of lipcert"):
         list(placed_layers(model, (3, 2, 2)))
 
 

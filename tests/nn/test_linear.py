@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from holdfast.errors import ArgumentError
-from holdfast.nn.linear import METHODS, OrthogonalLinear
+from lipcert.errors import ArgumentError
+from lipcert.nn.linear import METHODS, OrthogonalLinear
 
 SIZES = [(1, 1), (4, 4), (6, 3), (3, 6), (5, 1), (1, 5)]
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import ArgumentError
-from holdfast.nn.normalize import Normalize
-from holdfast.nn.shape import Flatten
+from lipcert.errors import ArgumentError
+from lipcert.nn.normalize import Normalize
+from lipcert.nn.shape import Flatten
 
 CIFAR_STDS = (0.2470, 0.2435, 0.2616)
 

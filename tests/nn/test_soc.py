@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast as hf
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.functional.series import SERIES
-from holdfast.functional.skew import Pivot, SkewOperator
-from holdfast.functional.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS
-from holdfast.functional.taps import transpose_kernel
-from holdfast.nn import soc as soc_module
-from holdfast.nn.frozen_skew import FrozenMatrix, FrozenSeries
-from holdfast.nn.soc import SOC
+import lipcert as lc
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.functional.series import SERIES
+from lipcert.functional.skew import Pivot, SkewOperator
+from lipcert.functional.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS
+from lipcert.functional.taps import transpose_kernel
+from lipcert.nn import soc as soc_module
+from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries
+from lipcert.nn.soc import SOC
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.contracts.histories import HISTORIES
 from tests.reference.exponential import PAPER_ERROR, dense_convolution
@@ -200,9 +200,9 @@ def test_every_series_keeps_the_contract(
 
 def test_training_keeps_up_with_kernels_that_move_fast() -> None:
     """Two easy classes, few channels, small batches and the highest learning rate of the short recipe."""
-    model = hf.lipconvnet(5, num_classes=2, width=4, series="wide").train()
+    model = lc.lipconvnet(5, num_classes=2, width=4, series="wide").train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    loss_of = hf.CertificateLoss(0.5)
+    loss_of = lc.CertificateLoss(0.5)
     labels = torch.arange(16) % 2
     worst = 0.0
     for step in range(20):

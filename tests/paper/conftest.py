@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.paper.budget import Budget
-from holdfast.paper.run import folder_name
-from holdfast.paper.tables import tables
-from holdfast.training.run_folder import CONFIG
-from holdfast.training.summary import RunSummary
+from lipcert.paper.budget import Budget
+from lipcert.paper.run import folder_name
+from lipcert.paper.tables import tables
+from lipcert.training.run_folder import CONFIG
+from lipcert.training.summary import RunSummary
 
 SMALL = Budget(epochs=5, width=16, schedule="onecycle", lr=0.3)
 
@@ -46,7 +46,7 @@ def write_run(tmp_path: Path) -> WriteRun:
         folder = tmp_path / "results" / folder_name(config)
         folder.mkdir(parents=True)
         (folder / CONFIG).write_text(config.to_toml())
-        environment = {"cpu": "A CPU", "threads": 2, "gpus": [], "torch": "2.13.0", "holdfast": "0.1.0"}
+        environment = {"cpu": "A CPU", "threads": 2, "gpus": [], "torch": "2.13.0", "lipcert": "0.1.0"}
         (folder / "environment.json").write_text(json.dumps(environment))
         RunSummary(
             out=str(folder),

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ArgumentError, TrainingError
-from holdfast.paper.budget import Budget
-from holdfast.paper.cluster import run_on_ray
-from holdfast.paper.run import Job, State, plan
-from holdfast.paper.tables import tables
-from holdfast.training.config import TrainConfig
-from holdfast.training.progress import Progress
-from holdfast.training.run_folder import CONFIG
-from holdfast.training.summary import SUMMARY
+from lipcert.errors import ArgumentError, TrainingError
+from lipcert.paper.budget import Budget
+from lipcert.paper.cluster import run_on_ray
+from lipcert.paper.run import Job, State, plan
+from lipcert.paper.tables import tables
+from lipcert.training.config import TrainConfig
+from lipcert.training.progress import Progress
+from lipcert.training.run_folder import CONFIG
+from lipcert.training.summary import SUMMARY
 
 pytest.importorskip("ray", reason="needs the extra `cluster`")
 
@@ -34,7 +34,7 @@ def train_in_steps(
     out.mkdir(parents=True, exist_ok=True)
     (out / CONFIG).write_text(config.to_toml())
     with (out / "log").open("a") as log:
-        log.write(f"starts pid={os.getpid()} data={os.environ.get('HOLDFAST_DATA')} resume={resume}\n")
+        log.write(f"starts pid={os.getpid()} data={os.environ.get('LIPCERT_DATA')} resume={resume}\n")
     checkpoint = out / "checkpoint"
     done = int(checkpoint.read_text()) if resume and checkpoint.exists() else 0
     for step in range(done + 1, STEPS + 1):
@@ -82,7 +82,7 @@ def test_a_row_whose_worker_is_killed_resumes_on_another(cluster: None, tmp_path
     killer = threading.Thread(target=kill_the_first, daemon=True)
     killer.start()
     said: list[str] = []
-    assert run_on_ray(jobs, train_in_steps, say=said.append, environment={"HOLDFAST_DATA": "/there"}) == ()
+    assert run_on_ray(jobs, train_in_steps, say=said.append, environment={"LIPCERT_DATA": "/there"}) == ()
     killer.join(timeout=1)
     assert [job.state for job in jobs] == [State.DONE, State.DONE]
     first, second = ((job.out / "log").read_text().splitlines() for job in jobs)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import CheckpointError
-from holdfast.paper.budget import Budget, budget_label
-from holdfast.paper.compare import HELD_OUT, LAST, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
-from holdfast.paper.measure import Revised, Run, finished_runs, read_run
-from holdfast.paper.render import Sheet
-from holdfast.paper.reproduction import Reproduction, select
-from holdfast.paper.tables import tables
+from lipcert.errors import CheckpointError
+from lipcert.paper.budget import Budget, budget_label
+from lipcert.paper.compare import HELD_OUT, LAST, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
+from lipcert.paper.measure import Revised, Run, finished_runs, read_run
+from lipcert.paper.render import Sheet
+from lipcert.paper.reproduction import Reproduction, select
+from lipcert.paper.tables import tables
 
 from .conftest import SMALL, WriteRun, accuracies
 

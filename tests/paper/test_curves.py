@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.app import app
-from holdfast.paper.curves import best_runs, curve_file
-from holdfast.paper.measure import finished_runs
-from holdfast.paper.results import results
+from lipcert.cli.app import app
+from lipcert.paper.curves import best_runs, curve_file
+from lipcert.paper.measure import finished_runs
+from lipcert.paper.results import results
 
 from .conftest import SMALL, WriteRun
 

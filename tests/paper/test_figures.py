@@ -8,9 +8,9 @@ import torch
 from matplotlib.image import imread
 from torch import Tensor
 
-from holdfast.errors import ArgumentError
-from holdfast.functional.plane import CIRCLE_POINTS, linear_cones
-from holdfast.paper.figures import householder, notation, order_two, write_figure
+from lipcert.errors import ArgumentError
+from lipcert.functional.plane import CIRCLE_POINTS, linear_cones
+from lipcert.paper.figures import householder, notation, order_two, write_figure
 
 STEP = 2 * math.pi / CIRCLE_POINTS
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.certify.records import read_records
-from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.paper.keep import keep_runs, read_certificates
-from holdfast.paper.measure import finished_runs
-from holdfast.paper.results import results
-from holdfast.training.config import TrainConfig
-from holdfast.training.loop import train
+from lipcert.certify.records import read_records
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.paper.keep import keep_runs, read_certificates
+from lipcert.paper.measure import finished_runs
+from lipcert.paper.results import results
+from lipcert.training.config import TrainConfig
+from lipcert.training.loop import train
 
 
 def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     config = TrainConfig(data="digits", width=2, epochs=1, batch_size=256, threads=1)
     summary = train(config, runs / "a")
-    command = f"holdfast train --data digits --config={runs}/b/ --out {runs}/a/"
+    command = f"lipcert train --data digits --config={runs}/b/ --out {runs}/a/"
     environment = json.loads((runs / "a" / "environment.json").read_text()) | {"command": command}
     (runs / "a" / "environment.json").write_text(json.dumps(environment))
     (kept,) = keep_runs(runs, tmp_path / "results")
@@ -30,7 +30,7 @@ def test_a_trained_run_is_kept_whole_but_for_weights_and_paths(tmp_path: Path) -
     ]  # fmt: skip
     (run,) = finished_runs(tmp_path / "results")
     assert (run.config, run.summary.test, run.summary.out) == (config, summary.test, "a")
-    assert run.environment["command"] == "holdfast train --data digits --config=b --out a"
+    assert run.environment["command"] == "lipcert train --data digits --config=b --out a"
     assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".gz")
     assert "| a | " in results(tmp_path / "results")
     with pytest.raises(ArgumentError, match="results: expected another folder than that of the runs"):

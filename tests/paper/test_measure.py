@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as hf
-from holdfast.certify.curve import RADII
-from holdfast.errors import CheckpointError
-from holdfast.paper.measure import read_run, revise
-from holdfast.training.config import TrainConfig
-from holdfast.training.loop import train
-from holdfast.training.summary import RunSummary
+import lipcert as lc
+from lipcert.certify.curve import RADII
+from lipcert.errors import CheckpointError
+from lipcert.paper.measure import read_run, revise
+from lipcert.training.config import TrainConfig
+from lipcert.training.loop import train
+from lipcert.training.summary import RunSummary
 
 from .conftest import WriteRun
 
@@ -36,10 +36,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_revised_constants_divide_the_radii(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = hf.data.load("digits", split="test")
-    proved = hf.certify(hf.load(trained / "best.safetensors"), hf.data.to_float(images.images))
+    images = lc.data.load("digits", split="test")
+    proved = lc.certify(lc.load(trained / "best.safetensors"), lc.data.to_float(images.images))
     half = {"normalize": proved.lipschitz / 2 / 1.25, "body.stage1.conv1": 1.25, "head": 7.0}
-    monkeypatch.setattr("holdfast.certify.estimate.layer_estimates", lambda model, iterations: half)
+    monkeypatch.setattr("lipcert.certify.estimate.layer_estimates", lambda model, iterations: half)
     found = revise(read_run(trained))
     (trained / "revised.json").unlink()
     right = proved.prediction == images.labels

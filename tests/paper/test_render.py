@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.errors import ArgumentError
-from holdfast.paper.render import Sheet, comma_separated, html, latex, markdown, terminal, write
+from lipcert.errors import ArgumentError
+from lipcert.paper.render import Sheet, comma_separated, html, latex, markdown, terminal, write
 
 SHEET = Sheet(
     name="small",

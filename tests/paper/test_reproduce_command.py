@@ -1,4 +1,4 @@
-"""holdfast reproduce, from the command line's side; training is a stand-in that writes chosen numbers."""
+"""lipcert reproduce, from the command line's side; training is a stand-in that writes chosen numbers."""
 
 import csv
 import os
@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.cli.reproduce import reproduce
-from holdfast.errors import ArgumentError, HoldfastError, TrainingError
-from holdfast.training.config import TrainConfig
-from holdfast.training.progress import Progress
-from holdfast.training.run_folder import CONFIG
-from holdfast.training.summary import RunSummary
+from lipcert.cli.reproduce import reproduce
+from lipcert.errors import ArgumentError, LipcertError, TrainingError
+from lipcert.training.config import TrainConfig
+from lipcert.training.progress import Progress
+from lipcert.training.run_folder import CONFIG
+from lipcert.training.summary import RunSummary
 
 from .conftest import accuracies
 
@@ -22,7 +22,7 @@ def run(*arguments: str) -> str:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(reproduce)
     result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, list(arguments))
-    if isinstance(result.exception, HoldfastError):
+    if isinstance(result.exception, LipcertError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
@@ -46,7 +46,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
             out
         )
 
-    monkeypatch.setattr("holdfast.training.loop.train", train)
+    monkeypatch.setattr("lipcert.training.loop.train", train)
     return configs
 
 
@@ -108,7 +108,7 @@ def test_figures_are_written(tmp_path: Path) -> None:
 def test_the_data_root_reaches_the_training(
     trained: list[TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_DATA", "before")
+    monkeypatch.setenv("LIPCERT_DATA", "before")
     run(
         "cifar10-main",
         "--rows",
@@ -120,7 +120,7 @@ def test_the_data_root_reaches_the_training(
         "--out",
         str(tmp_path),
     )
-    assert os.environ["HOLDFAST_DATA"] == str(tmp_path.resolve())
+    assert os.environ["LIPCERT_DATA"] == str(tmp_path.resolve())
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_trained_tables_are_written_before_anything_is_timed(
     def stop(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.paper.times.time_networks", stop)
+    monkeypatch.setattr("lipcert.paper.times.time_networks", stop)
     with pytest.raises(AssertionError):
         run("cifar10-main,cifar10-times", "--rows", "5", "--epochs", "1", "--out", str(tmp_path))
     assert len(trained) == 3

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import DataError
-from holdfast.paper.budget import Budget
-from holdfast.paper.claims import claims_sheet
-from holdfast.paper.measure import finished_runs
-from holdfast.paper.results import results, write_results
-from holdfast.paper.tables import tables
-from holdfast.paper.times import TIMES, time_networks
-from holdfast.training.config import TrainConfig
+from lipcert.errors import DataError
+from lipcert.paper.budget import Budget
+from lipcert.paper.claims import claims_sheet
+from lipcert.paper.measure import finished_runs
+from lipcert.paper.results import results, write_results
+from lipcert.paper.tables import tables
+from lipcert.paper.times import TIMES, time_networks
+from lipcert.training.config import TrainConfig
 
 from .conftest import SMALL, WriteRun, accuracies
 
@@ -38,7 +38,7 @@ def test_every_run_is_listed_with_the_papers_numbers(folder: Path) -> None:
     text = results(folder)
     assert "| 61.00 | 44.00 | 29.00 | 17.00 | 75.31 / 60.37 / 45.62 / 32.38 | 5.0 | " in text
     assert "A: seed 0; 5 epochs, width 16" in text
-    assert "- A CPU; 2 threads; no GPU; torch 2.13.0; holdfast 0.1.0: 4 runs" in text
+    assert "- A CPU; 2 threads; no GPU; torch 2.13.0; lipcert 0.1.0: 4 runs" in text
     assert "- `cifar10-main`: 21 of its 24 rows were not run." in text
     assert "- `cifar100-main`: 32 of its 32 rows were not run." in text
     assert "4 of the paper's 132 distinct networks were trained" in text

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ArgumentError, TrainingError
-from holdfast.paper.budget import Budget, budget_label, is_paper_budget, network_of
-from holdfast.paper.run import State, plan, run_in_order
-from holdfast.paper.tables import Network, networks, tables
-from holdfast.training.config import TrainConfig
-from holdfast.training.progress import Progress
-from holdfast.training.run_folder import CONFIG
-from holdfast.training.summary import SUMMARY
+from lipcert.errors import ArgumentError, TrainingError
+from lipcert.paper.budget import Budget, budget_label, is_paper_budget, network_of
+from lipcert.paper.run import State, plan, run_in_order
+from lipcert.paper.tables import Network, networks, tables
+from lipcert.training.config import TrainConfig
+from lipcert.training.progress import Progress
+from lipcert.training.run_folder import CONFIG
+from lipcert.training.summary import SUMMARY
 
 NETWORK = Network("cifar10", 5, "soc", "hh1", "orthogonal", 0.5)
 SMALL = Budget(epochs=2, width=4, schedule="onecycle", lr=0.3)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ArgumentError
-from holdfast.paper.tables import COLUMNS, Row, Table, contradictions, networks, slug, tables
+from lipcert.errors import ArgumentError
+from lipcert.paper.tables import COLUMNS, Row, Table, contradictions, networks, slug, tables
 
 ROWS = {
     "cifar100-main": 32,

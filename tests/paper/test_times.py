@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from holdfast.errors import ArgumentError
-from holdfast.paper.render import Sheet
-from holdfast.paper.tables import tables
-from holdfast.paper.times import random_network, seconds_per_pass, time_networks, time_sheet, timed_rows
+from lipcert.errors import ArgumentError
+from lipcert.paper.render import Sheet
+from lipcert.paper.tables import tables
+from lipcert.paper.times import random_network, seconds_per_pass, time_networks, time_sheet, timed_rows
 
 
 def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
 
 def test_the_papers_width_counts_before_more_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = partial(random_network, width=2)  # nothing is timed
-    monkeypatch.setattr("holdfast.paper.times.random_network", lambda network, width: small(network))
+    monkeypatch.setattr("lipcert.paper.times.random_network", lambda network, width: small(network))
     rows = tables()["cifar10-times"].select(["5"])
     for width, images in ((2, 512), (32, 128), (32, 256)):
         time_networks(rows, tmp_path, width=width, images=images, say=lambda _: None, clock=lambda *_: 1.0)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.certify.bound_file import write_bound
-from holdfast.certify.outcomes import Outcomes
-from holdfast.certify.radii import Certificates
-from holdfast.certify.records import write_records
-from holdfast.data.dataset import Dataset
-from holdfast.models.lipconvnet import LipConvnet, lipconvnet
-from holdfast.models.storage import save
+from lipcert.certify.bound_file import write_bound
+from lipcert.certify.outcomes import Outcomes
+from lipcert.certify.radii import Certificates
+from lipcert.certify.records import write_records
+from lipcert.data.dataset import Dataset
+from lipcert.models.lipconvnet import LipConvnet, lipconvnet
+from lipcert.models.storage import save
 
 CLASSES = ("cat", "<b>dog</b>", "a & b")
 
@@ -48,17 +48,15 @@ def make_run(tmp_path: Path, outcomes: Outcomes, network: LipConvnet, images: Da
     """Write a folder with everything that a run, its certificates and an audit leave behind."""
 
     def make(name: str = "run", *, audited: bool = True, **options: Any) -> Path:
-        from holdfast.certify.bounds import layer_bounds
-        from holdfast.training.config import TrainConfig
+        from lipcert.certify.bounds import layer_bounds
+        from lipcert.training.config import TrainConfig
 
         folder = tmp_path / name
         folder.mkdir()
         save(network, folder / "model.safetensors")
         (folder / "config.toml").write_text(TrainConfig(**{"data": "digits", **options}).to_toml())
         (folder / "environment.json").write_text(
-            json.dumps(
-                {"holdfast": "0.1", "torch": "2", "cpu": "a <CPU>", "command": "holdfast train --out x"}
-            )
+            json.dumps({"lipcert": "0.1", "torch": "2", "cpu": "a <CPU>", "command": "lipcert train --out x"})
         )
         (folder / "metrics.jsonl").write_text("".join(json.dumps(epoch(i)) + "\n" for i in range(1, 4)))
         zeros = torch.zeros(8, dtype=torch.float64)
@@ -83,7 +81,7 @@ def epoch(number: int) -> dict[str, Any]:
 
 
 def write_audit(folder: Path, outcomes: Outcomes, *, broken: int = 0) -> None:
-    from holdfast.certify.records import read_records
+    from lipcert.certify.records import read_records
 
     summary = {
         "images": 8, "certified": int((outcomes.radius > 0).sum()), "precision": "float64", "broken": broken,

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from holdfast.certify.curve import RADII
-from holdfast.certify.outcomes import Outcomes
-from holdfast.errors import ArgumentError
-from holdfast.report.gallery import gallery
-from holdfast.report.per_class import class_rows
+from lipcert.certify.curve import RADII
+from lipcert.certify.outcomes import Outcomes
+from lipcert.errors import ArgumentError
+from lipcert.report.gallery import gallery
+from lipcert.report.per_class import class_rows
 
 from .conftest import CLASSES
 

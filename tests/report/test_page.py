@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.certify.bound_file import read_bound
-from holdfast.certify.outcomes import Outcomes
-from holdfast.certify.records import read_records
-from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.report.evidence import read_evidence
-from holdfast.report.page import Comparison, near_one, option_differences, render
-from holdfast.report.plots.curve import Reported
+from lipcert.certify.bound_file import read_bound
+from lipcert.certify.outcomes import Outcomes
+from lipcert.certify.records import read_records
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.report.evidence import read_evidence
+from lipcert.report.page import Comparison, near_one, option_differences, render
+from lipcert.report.plots.curve import Reported
 
 from .conftest import write_audit
 
@@ -80,7 +80,7 @@ def test_page_of_one_run(make_run: MakeRun) -> None:
         "1.020 times as far away",
         "proved to be at most 4",
         "body.stage1.conv1 SOC 1×4×4",
-        "holdfast train --out x",
+        "lipcert train --out x",
         "a &lt;CPU&gt;",
         "&lt;b&gt;dog&lt;/b&gt;",
         "What the activations learned",
@@ -95,7 +95,7 @@ def test_page_shows_images_only_if_they_are_the_same(
 ) -> None:
     folder = make_run()
     assert "so none is shown" in words(render([read_evidence(folder)]))
-    monkeypatch.setattr("holdfast.report.evidence.load_data", lambda *_, **__: images)
+    monkeypatch.setattr("lipcert.report.evidence.load_data", lambda *_, **__: images)
     page = render([read_evidence(folder)])
     check(page)
     assert page.count("data:image/png;base64,") == 8
@@ -173,7 +173,7 @@ def test_records_round_trip(make_run: MakeRun, outcomes: Outcomes) -> None:
 
 
 def test_bound_multiplies_up_to_the_lipschitz_constant(make_run: MakeRun, network: "object") -> None:
-    from holdfast.certify.exact import exact_network
+    from lipcert.certify.exact import exact_network
 
     layers = read_bound(make_run())
     assert layers[0].path == "normalize"
@@ -183,19 +183,19 @@ def test_bound_multiplies_up_to_the_lipschitz_constant(make_run: MakeRun, networ
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("certificates.jsonl", None, "has no certificates yet; run `holdfast certify"),
+        ("certificates.jsonl", None, "has no certificates yet; run `lipcert certify"),
         ("certificates.jsonl", "", "certificates.jsonl is damaged"),
         (
             "certificates.jsonl",
             '{"format": "other"}\n',
-            "expected format 'holdfast certificates 1', got 'other'",
+            "expected format 'lipcert certificates 1', got 'other'",
         ),
         ("certificates.jsonl", "{", "certificates.jsonl is damaged"),
         ("bound.json", "[]", "bound.json is damaged"),
         ("audit.json", "{}", "audit.json is damaged"),
         ("config.toml", "= 3", "config.toml is damaged"),
         ("environment.json", "{", "environment.json is damaged"),
-        ("model.safetensors", "x", "cannot be read as a network of holdfast"),
+        ("model.safetensors", "x", "cannot be read as a network of lipcert"),
     ],
 )
 def test_damaged_files_are_named(make_run: MakeRun, name: str, content: str | None, message: str) -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.certify.curve import RADII
-from holdfast.certify.outcomes import Outcomes
-from holdfast.report.learned import LearnedAngles, read_angles, unusual_pairs
-from holdfast.report.plots.activations import angles_figure, regions_figure
-from holdfast.report.plots.attack import attack_figure
-from holdfast.report.plots.curve import Reported, curve_figure
-from holdfast.report.plots.histogram import histogram_figure
-from holdfast.report.plots.training import training_figure
-from holdfast.report.style import stroke, to_svg, write_png
+from lipcert.certify.curve import RADII
+from lipcert.certify.outcomes import Outcomes
+from lipcert.report.learned import LearnedAngles, read_angles, unusual_pairs
+from lipcert.report.plots.activations import angles_figure, regions_figure
+from lipcert.report.plots.attack import attack_figure
+from lipcert.report.plots.curve import Reported, curve_figure
+from lipcert.report.plots.histogram import histogram_figure
+from lipcert.report.plots.training import training_figure
+from lipcert.report.style import stroke, to_svg, write_png
 
 from .conftest import epoch
 
@@ -110,8 +110,8 @@ def test_unusual_pairs_are_smallest_median_largest(pairs: int) -> None:
 
 @pytest.mark.parametrize("activation", ["hh1", "hh2", "chain2", "maxmin", "nd4"])
 def test_angles_come_from_the_saved_file(tmp_path: Path, activation: str) -> None:
-    from holdfast.models.lipconvnet import lipconvnet
-    from holdfast.models.storage import save
+    from lipcert.models.lipconvnet import lipconvnet
+    from lipcert.models.storage import save
 
     model = lipconvnet(depth=10, activation=activation, num_classes=2, width=4, image_size=4, in_channels=1)
     save(model, tmp_path / "m.safetensors")
@@ -134,7 +134,7 @@ def test_angles_come_from_the_saved_file(tmp_path: Path, activation: str) -> Non
 
 
 def test_stage_ten_stands_behind_stage_nine() -> None:
-    from holdfast.report.learned import _in_order
+    from lipcert.report.learned import _in_order
 
     names = [f"body.stage{i}.activation1.theta" for i in (10, 9, 2)]
     assert sorted(names, key=_in_order) == names[::-1]

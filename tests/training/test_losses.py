@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.certify.radii import certify_logits
-from holdfast.errors import ArgumentError, NotProvedError
-from holdfast.nn import Flatten, Head, Normalize, NormalizedLinear, OrthogonalHead
-from holdfast.training.losses import CertificateLoss
+from lipcert.certify.radii import certify_logits
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.nn import Flatten, Head, Normalize, NormalizedLinear, OrthogonalHead
+from lipcert.training.losses import CertificateLoss
 
 LOGITS = torch.tensor([[3.0, 1.0], [0.0, 4.0]])
 LABELS = torch.tensor([0, 0])  # right by 2, wrong by 4

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.training import budget
-from holdfast.training.budget import MAX_STEPS, MIN_STEPS, WARM_STEPS, fitting_steps, measure
+from lipcert.training import budget
+from lipcert.training.budget import MAX_STEPS, MIN_STEPS, WARM_STEPS, fitting_steps, measure
 
 
 @pytest.mark.parametrize("seconds", [10.0, 333.0])

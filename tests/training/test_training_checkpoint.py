@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from holdfast.errors import CheckpointError, TrainingError
-from holdfast.training.checkpoint import (
+from lipcert.errors import CheckpointError, TrainingError
+from lipcert.training.checkpoint import (
     LATEST,
     PREVIOUS,
     Position,
@@ -190,7 +190,7 @@ def test_damaged_checkpoint_names_the_good_one_before_it(tmp_path):
 
 def test_foreign_safetensors_file(tmp_path):
     save_file({"weight": torch.zeros(2)}, tmp_path / LATEST)
-    with pytest.raises(CheckpointError, match="not a training checkpoint of this version of holdfast"):
+    with pytest.raises(CheckpointError, match="not a training checkpoint of this version of lipcert"):
         read_checkpoint(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_foreign_header(tmp_path, header):
     model, optimizer = make()
     write_checkpoint(tmp_path, model, optimizer, position())
     tensors = load_file(tmp_path / LATEST)
-    metadata = {"format": "holdfast training checkpoint 1", "position": header, "generators": "{}"}
+    metadata = {"format": "lipcert training checkpoint 1", "position": header, "generators": "{}"}
     save_file(tensors, tmp_path / LATEST, metadata)
     with pytest.raises(CheckpointError, match="truncated or damaged"):
         read_checkpoint(tmp_path)

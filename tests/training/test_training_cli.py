@@ -6,13 +6,13 @@ from inspect import signature
 
 import pytest
 
-from holdfast.cli import app as app_module
-from holdfast.cli import main
-from holdfast.cli.train import collect_options, train
-from holdfast.errors import ArgumentError, BrokenCertificateError
-from holdfast.training import devices
-from holdfast.training.config import TrainConfig
-from holdfast.training.interruption import Interrupted
+from lipcert.cli import app as app_module
+from lipcert.cli import main
+from lipcert.cli.train import collect_options, train
+from lipcert.errors import ArgumentError, BrokenCertificateError
+from lipcert.training import devices
+from lipcert.training.config import TrainConfig
+from lipcert.training.interruption import Interrupted
 
 QUICK = ["--data", "digits", "--width", "2", "--epochs", "1", "--batch-size", "512", "--threads", "1"]
 
@@ -22,7 +22,7 @@ def command(monkeypatch, capsys):
     """Run the command line in this process; returns exit code, output and errors."""
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["lipcert", *map(str, arguments)])
         code = main()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -38,7 +38,7 @@ def test_every_option_of_a_run_is_a_flag_and_nothing_else_is():
 def test_help_has_examples_and_defaults(command):
     code, out, _ = command("train", "--help")
     assert code == 0
-    for text in ("Examples", "holdfast train --out runs/paper --resume", "--weight-decay", "(200)"):
+    for text in ("Examples", "lipcert train --out runs/paper --resume", "--weight-decay", "(200)"):
         assert text in out
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ArgumentError
-from holdfast.training.config import Interval, TrainConfig
+from lipcert.errors import ArgumentError
+from lipcert.training.config import Interval, TrainConfig
 
 PAPER = {
     "epochs": 200, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "nesterov": False, "schedule": "step",

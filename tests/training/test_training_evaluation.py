@@ -4,17 +4,17 @@ import math
 
 import torch
 
-import holdfast as hf
-from holdfast.data import load, to_float
-from holdfast.training.config import TrainConfig
-from holdfast.training.devices import make_fabric
-from holdfast.training.evaluation import held_out_accuracy
+import lipcert as lc
+from lipcert.data import load, to_float
+from lipcert.training.config import TrainConfig
+from lipcert.training.devices import make_fabric
+from lipcert.training.evaluation import held_out_accuracy
 
 
 def test_held_out_accuracy_counts_margins_over_distances():
     digits = load("digits", split="test")
     torch.manual_seed(0)
-    model = hf.lipconvnet(depth=5, head="lln", num_classes=10, width=2, image_size=8, in_channels=1).eval()
+    model = lc.lipconvnet(depth=5, head="lln", num_classes=10, width=2, image_size=8, in_channels=1).eval()
     with torch.no_grad():
         model.head.bias.add_(0.5 * torch.randn(10))  # so that some digits are certified beyond each radius
         logits = model(to_float(digits.images))

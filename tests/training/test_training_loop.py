@@ -8,22 +8,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from holdfast.certify.curve import RADII
-from holdfast.certify.exact import network_hash
-from holdfast.certify.records import read_records
-from holdfast.data.sources import load
-from holdfast.errors import ArgumentError, CheckpointError, TrainingError
-from holdfast.models.storage import load as load_model
-from holdfast.training import loop
-from holdfast.training.checkpoint import LATEST, read_checkpoint
-from holdfast.training.config import TrainConfig
-from holdfast.training.evaluation import proved_accuracy
-from holdfast.training.interruption import Interrupted
-from holdfast.training.loop import train
-from holdfast.training.losses import CertificateLoss
-from holdfast.training.metrics import read_metrics
-from holdfast.training.progress import Silent
-from holdfast.training.summary import RunSummary
+from lipcert.certify.curve import RADII
+from lipcert.certify.exact import network_hash
+from lipcert.certify.records import read_records
+from lipcert.data.sources import load
+from lipcert.errors import ArgumentError, CheckpointError, TrainingError
+from lipcert.models.storage import load as load_model
+from lipcert.training import loop
+from lipcert.training.checkpoint import LATEST, read_checkpoint
+from lipcert.training.config import TrainConfig
+from lipcert.training.evaluation import proved_accuracy
+from lipcert.training.interruption import Interrupted
+from lipcert.training.loop import train
+from lipcert.training.losses import CertificateLoss
+from lipcert.training.metrics import read_metrics
+from lipcert.training.progress import Silent
+from lipcert.training.summary import RunSummary
 
 QUICK = TrainConfig(
     data="digits",
@@ -136,8 +136,8 @@ def test_best_is_chosen_on_held_out_images_by_all_accuracies(whole, tmp_path, mo
 
 
 def test_saved_models_load_and_are_those_of_the_summary(whole):
-    from holdfast.data.sources import load
-    from holdfast.training.evaluation import proved_accuracy
+    from lipcert.data.sources import load
+    from lipcert.training.evaluation import proved_accuracy
 
     out, summary = whole
     accuracy, _ = proved_accuracy(load_model(out / "model.safetensors"), load("digits", split="test"))
@@ -171,7 +171,7 @@ def test_another_seed_gives_other_weights(whole, tmp_path):
 def test_interrupted_run_is_saved_and_goes_on_to_the_same_bits(whole, tmp_path, step, number):
     out = tmp_path / "run"
     with pytest.raises(
-        Interrupted, match=rf"step {step} of 15 is saved, go on with: holdfast train --out .*--resume"
+        Interrupted, match=rf"step {step} of 15 is saved, go on with: lipcert train --out .*--resume"
     ):
         train(QUICK, out, progress=StopAt(step, number))
     checkpoint = read_checkpoint(out)
@@ -192,23 +192,21 @@ def test_interrupted_run_is_saved_and_goes_on_to_the_same_bits(whole, tmp_path, 
 
 def test_the_command_that_made_a_run_outlives_its_resumption(tmp_path, monkeypatch):
     out = tmp_path / "run"
-    monkeypatch.setattr("sys.argv", ["holdfast", "train", "--data", "digits", "--out", "run"])
+    monkeypatch.setattr("sys.argv", ["lipcert", "train", "--data", "digits", "--out", "run"])
     with pytest.raises(Interrupted):
         train(QUICK, out, progress=StopAt(3))
-    monkeypatch.setattr("sys.argv", ["holdfast", "train", "--out", "run", "--resume"])
+    monkeypatch.setattr("sys.argv", ["lipcert", "train", "--out", "run", "--resume"])
     train(QUICK, out, resume=True)
     environment = json.loads((out / "environment.json").read_text())
-    assert environment["command"] == "holdfast train --data digits --out run"
-    assert environment["resumed_by"] == "holdfast train --out run --resume"
+    assert environment["command"] == "lipcert train --data digits --out run"
+    assert environment["resumed_by"] == "lipcert train --out run --resume"
 
 
 def test_the_command_of_a_run_without_a_checkpoint_stays_too(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text(QUICK.to_toml())
-    (tmp_path / "environment.json").write_text(json.dumps({"command": "holdfast train --data digits"}))
+    (tmp_path / "environment.json").write_text(json.dumps({"command": "lipcert train --data digits"}))
     train(QUICK, tmp_path, resume=True)
-    assert (
-        json.loads((tmp_path / "environment.json").read_text())["command"] == "holdfast train --data digits"
-    )
+    assert json.loads((tmp_path / "environment.json").read_text())["command"] == "lipcert train --data digits"
 
 
 class StopInLastEvaluation(Silent):
@@ -233,7 +231,7 @@ class StopWhileCertifying(StopInLastEvaluation):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_last_step_is_heard(whole, tmp_path, stop, number):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match=r"all steps are done, go on with: holdfast train --out .*--resume"):
+    with pytest.raises(Interrupted, match=r"all steps are done, go on with: lipcert train --out .*--resume"):
         train(QUICK, tmp_path, progress=stop(number))
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     assert not (tmp_path / "summary.json").exists()
@@ -299,7 +297,7 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
 def test_changed_images_are_noticed(tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         train(QUICK, tmp_path, progress=StopAt(4))
-    from holdfast.training import parts
+    from lipcert.training import parts
 
     real = parts.load
 

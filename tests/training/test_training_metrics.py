@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.training.metrics import MetricsLog, environment, open_tensorboard, read_metrics
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.training.metrics import MetricsLog, environment, open_tensorboard, read_metrics
 
 
 def record(step, kind="epoch", **more):
@@ -93,8 +93,8 @@ def test_tensorboard_gets_every_number_under_its_path(tmp_path):
 
 
 def test_environment_is_json_and_names_what_matters(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/holdfast", "train", "--data", "my images"])
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/lipcert", "train", "--data", "my images"])
     found = json.loads(json.dumps(environment(7)))
-    assert found["command"] == "holdfast train --data 'my images'"
+    assert found["command"] == "lipcert train --data 'my images'"
     assert found["resumed_from_step"] == 7
-    assert all(found[key] for key in ("python", "torch", "holdfast", "cpu", "threads"))
+    assert all(found[key] for key in ("python", "torch", "lipcert", "cpu", "threads"))

@@ -3,10 +3,10 @@ import copy
 import pytest
 import torch
 
-from holdfast.models.lipconvnet import lipconvnet
-from holdfast.nn import CONVOLUTIONS
-from holdfast.training.config import TrainConfig
-from holdfast.training.optimizer import make_optimizer, parameter_groups
+from lipcert.models.lipconvnet import lipconvnet
+from lipcert.nn import CONVOLUTIONS
+from lipcert.training.config import TrainConfig
+from lipcert.training.optimizer import make_optimizer, parameter_groups
 
 
 def small(conv="soc", head="lln", activation="hh1"):

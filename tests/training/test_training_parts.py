@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.data import load
-from holdfast.data.augment import CropFlip
-from holdfast.training.config import TrainConfig
-from holdfast.training.parts import augmentation
+from lipcert.data import load
+from lipcert.data.augment import CropFlip
+from lipcert.training.config import TrainConfig
+from lipcert.training.parts import augmentation
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
-from holdfast.training.config import TrainConfig
+from lipcert.training.config import TrainConfig
 
 OPTIONS = [
     "--data", "digits", "--width", "2", "--epochs", "3", "--schedule", "onecycle", "--lr", "0.3",
@@ -28,7 +28,7 @@ def step(self, closure=None):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, closure)
 torch.optim.SGD.step = step
-from holdfast.cli import main
+from lipcert.cli import main
 sys.exit(main())
 """
 
@@ -42,7 +42,7 @@ def replace(source, target):
             os.kill(os.getpid(), signal.SIGKILL)
     return real(source, target)
 os.replace = replace
-from holdfast.cli import main
+from lipcert.cli import main
 sys.exit(main())
 """
 
@@ -56,8 +56,8 @@ def run(command, **environment):
     )
 
 
-def holdfast(*arguments):
-    return run([sys.executable, "-m", "holdfast", "train", *map(str, arguments)])
+def lipcert(*arguments):
+    return run([sys.executable, "-m", "lipcert", "train", *map(str, arguments)])
 
 
 def succeeded(done):
@@ -82,7 +82,7 @@ def largest_difference(mine, theirs):
 def whole(tmp_path_factory):
     """One run in one process that nothing interrupts."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    succeeded(holdfast(*OPTIONS, "--out", out))
+    succeeded(lipcert(*OPTIONS, "--out", out))
     return out
 
 
@@ -93,7 +93,7 @@ def test_kill_9_at_a_random_step_resumes_to_the_same_bytes(whole, tmp_path, part
     arguments = ["train", *OPTIONS, "--checkpoint-every", "4", "--out", str(tmp_path)]
     killed = run([sys.executable, "-c", KILL_IN_STEP.format(step=step), *arguments])
     assert killed.returncode == -signal.SIGKILL, (step, killed.stderr)
-    succeeded(holdfast("--out", tmp_path, "--resume"))
+    succeeded(lipcert("--out", tmp_path, "--resume"))
     assert files(tmp_path) == files(whole), f"killed in step {step}"
 
 
@@ -104,7 +104,7 @@ def test_kill_9_while_a_checkpoint_is_renamed_resumes_to_the_same_bytes(whole, t
     killed = run([sys.executable, "-c", KILL_IN_WRITE.format(write=write), *arguments])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (tmp_path / "checkpoint.previous.safetensors").exists() == (write == 2)
-    succeeded(holdfast("--out", tmp_path, "--resume"))
+    succeeded(lipcert("--out", tmp_path, "--resume"))
     assert files(tmp_path) == files(whole)
 
 
@@ -112,7 +112,7 @@ def test_kill_9_while_a_checkpoint_is_renamed_resumes_to_the_same_bytes(whole, t
 def doubled(tmp_path_factory):
     """The same run in two processes that share each batch."""
     out = tmp_path_factory.mktemp("runs") / "doubled"
-    return out, succeeded(holdfast(*OPTIONS, "--devices", "2", "--out", out))
+    return out, succeeded(lipcert(*OPTIONS, "--devices", "2", "--out", out))
 
 
 # Sums of 128 gradients in another order differ by sqrt(128) eps of their size. 30 steps of size 0.3 with
@@ -129,7 +129,7 @@ def test_two_processes_equal_one_with_the_same_global_batch(whole, doubled, tmp_
     assert together["steps"] == alone["steps"] == STEPS
     assert together["held_out"] == alone["held_out"]
     # The comparison can fail: another order of the same images is far beyond the tolerance.
-    succeeded(holdfast(*OPTIONS, "--seed", "1", "--out", tmp_path))
+    succeeded(lipcert(*OPTIONS, "--seed", "1", "--out", tmp_path))
     assert largest_difference(whole, tmp_path) > 100 * SAME
 
 
@@ -140,14 +140,14 @@ def test_two_processes_resume_to_the_same_bytes(doubled, tmp_path):
     options = [*OPTIONS, "--devices", "2", "--checkpoint-every", "4", "--out", str(out)]
     killed = run([sys.executable, str(script), "train", *options])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    succeeded(holdfast("--out", out, "--resume"))
+    succeeded(lipcert("--out", out, "--resume"))
     assert files(out) == files(doubled[0])
 
 
 @pytest.mark.slow
 def test_torchrun(doubled, tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = run([*launch, "-m", "holdfast", "train", *OPTIONS, "--devices", "2", "--out", str(tmp_path)])
+    done = run([*launch, "-m", "lipcert", "train", *OPTIONS, "--devices", "2", "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) == files(doubled[0])
 
@@ -165,7 +165,7 @@ def test_slurm_variables_make_two_tasks_one_run(doubled, tmp_path):
         "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "127.0.0.1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
     }  # fmt: skip
-    command = [sys.executable, "-m", "holdfast", "train", *OPTIONS, "--devices", "2", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "lipcert", "train", *OPTIONS, "--devices", "2", "--out", str(tmp_path)]
     tasks = [
         subprocess.Popen(
             command,
@@ -185,7 +185,7 @@ def test_slurm_variables_make_two_tasks_one_run(doubled, tmp_path):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, devices):
     options = [*OPTIONS, "--epochs", "2000", "--devices", str(devices), "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "holdfast", "train", *options]
+    command = [sys.executable, "-m", "lipcert", "train", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
         try:
@@ -196,7 +196,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, devices):
         finally:
             process.kill()
     assert process.returncode == 130, errors
-    assert f"is saved, go on with: holdfast train --out {tmp_path} --resume" in errors
+    assert f"is saved, go on with: lipcert train --out {tmp_path} --resume" in errors
     assert "Traceback" not in errors
     assert (tmp_path / "checkpoint.safetensors").exists()
 
@@ -205,9 +205,9 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, devices):
 @pytest.mark.cifar
 @pytest.mark.timeout(3600)
 def test_one_epoch_of_cifar10_passes_the_bar(tmp_path):
-    if not os.environ.get("HOLDFAST_DATA"):
-        pytest.skip("HOLDFAST_DATA is not set: no CIFAR images here")
-    from holdfast.training.loop import train
+    if not os.environ.get("LIPCERT_DATA"):
+        pytest.skip("LIPCERT_DATA is not set: no CIFAR images here")
+    from lipcert.training.loop import train
 
     config = TrainConfig(
         data="cifar10", depth=5, width=16, epochs=1, schedule="onecycle", batch_size=64, lr=0.2,
@@ -221,8 +221,8 @@ def test_one_epoch_of_cifar10_passes_the_bar(tmp_path):
 def test_torch_is_not_needed_for_help():
     code = (
         "import sys\n"
-        "from holdfast.cli import main\n"
-        "sys.argv = ['holdfast', 'train', '--help']\n"
+        "from lipcert.cli import main\n"
+        "sys.argv = ['lipcert', 'train', '--help']\n"
         "assert main() == 0\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.training import progress as module
-from holdfast.training.progress import PlainLines, RichBar, Silent, clock, for_terminal
+from lipcert.training import progress as module
+from lipcert.training.progress import PlainLines, RichBar, Silent, clock, for_terminal
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ArgumentError
-from holdfast.training.schedule import learning_rate
+from lipcert.errors import ArgumentError
+from lipcert.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-import holdfast as hf
-from holdfast import zoo
-from holdfast.certify.curve import RADII
-from holdfast.certify.exact import network_hash
-from holdfast.cli.train import collect_options
-from holdfast.errors import ArgumentError, CheckpointError
-from holdfast.models.lipconvnet import LipConvnet
-from holdfast.training import loop
-from holdfast.training.config import TrainConfig
-from holdfast.training.interruption import Interrupted
-from holdfast.training.loop import train
-from holdfast.training.start import begin_with, look_up, refuse_other_split
+import lipcert as lc
+from lipcert import zoo
+from lipcert.certify.curve import RADII
+from lipcert.certify.exact import network_hash
+from lipcert.cli.train import collect_options
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.models.lipconvnet import LipConvnet
+from lipcert.training import loop
+from lipcert.training.config import TrainConfig
+from lipcert.training.interruption import Interrupted
+from lipcert.training.loop import train
+from lipcert.training.start import begin_with, look_up, refuse_other_split
 
 from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
 
@@ -73,7 +73,7 @@ def test_a_run_tells_what_it_started_from(first: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(replace(QUICK, start_from=str(first)), second, progress=StopAt(7))
     train(replace(QUICK, start_from=str(first)), second, resume=True)
-    sha = network_hash(hf.load(first / "best.safetensors"))
+    sha = network_hash(lc.load(first / "best.safetensors"))
     assert told(second) == {
         "network": str(first), "weights_sha256": sha, "epochs": 2.0, "head": "taken"
     }  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_run_tells_what_it_started_from(first: Path, tmp_path: Path) -> None:
 
 def small(**changes: object) -> LipConvnet:
     options = {"depth": 5, "num_classes": 10, "width": 2, "image_size": 8, "in_channels": 1} | changes
-    return hf.lipconvnet(**options)  # type: ignore[arg-type]
+    return lc.lipconvnet(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("changes", [{"num_classes": 3}, {"head": "orthogonal"}, {"image_size": 24}])
@@ -94,7 +94,7 @@ def test_another_head_stays_random(tmp_path: Path, changes: dict[str, object]) -
     torch.manual_seed(0)
     saved = small()
     saved.train()(torch.rand(2, 1, 8, 8))  # buffers take their shapes from the maps
-    hf.save(saved, tmp_path / "saved.safetensors")
+    lc.save(saved, tmp_path / "saved.safetensors")
     model = small(**changes)
     drawn = {name: value.clone() for name, value in model.head.state_dict().items()}
     assert begin_with(model, look_up(str(tmp_path / "saved.safetensors")))["head"] == "random"
@@ -111,8 +111,8 @@ def test_the_zoo_is_a_start() -> None:
         "orthogonal",
         None,
     )
-    shipped = hf.load(name)
-    model = hf.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
+    shipped = lc.load(name)
+    model = lc.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
     told = begin_with(model, look_up(name))
     card = json.loads((zoo.FOLDER / f"{name}.json").read_text())
     assert told["weights_sha256"] == card["weights_sha256"]
@@ -124,7 +124,7 @@ def test_the_zoo_is_a_start() -> None:
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    hf.save(small(), tmp_path / "a.safetensors")
+    lc.save(small(), tmp_path / "a.safetensors")
     with pytest.raises(
         ArgumentError, match=r"a\.safetensors has depth 5, width 2, but this run depth 10, width 4"
     ):
@@ -149,7 +149,7 @@ def test_a_resumed_run_does_not_need_its_start_any_more(first: Path, tmp_path: P
 
 
 def test_options_of_the_command_come_from_the_start_unless_given(tmp_path: Path) -> None:
-    hf.save(small(activation="maxmin"), file := tmp_path / "a.safetensors")
+    lc.save(small(activation="maxmin"), file := tmp_path / "a.safetensors")
     given = {"start_from": str(file), "data": str(tmp_path)}
     options = collect_options(given, out=tmp_path, config=None, resume=False)
     assert (options.activation, options.width, options.image_size) == ("maxmin", 2, 8)
@@ -234,6 +234,6 @@ def test_a_start_is_one_thing(first: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_another_size_of_images_is_named() -> None:
     with pytest.raises(ArgumentError, match="has image_size 32, but this run image_size 50"):
         begin_with(
-            hf.lipconvnet(depth=5, width=16, series="wide", image_size=50, num_classes=3),
+            lc.lipconvnet(depth=5, width=16, series="wide", image_size=50, num_classes=3),
             look_up("lipconvnet5-cifar10"),
         )

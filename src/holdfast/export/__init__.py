@@ -1,6 +1,0 @@
-"""Networks for other runtimes: ONNX files that carry what is needed to certify their predictions again."""
-
-from holdfast.export.classifier import OnnxClassifier, load
-from holdfast.export.onnx_file import export_onnx
-
-__all__ = ["OnnxClassifier", "export_onnx", "load"]

@@ -1,0 +1,104 @@
+"""The work that is timed: training steps, inference and certificates, by each contender."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lipcert.benchmarks.literal import literal_lipconvnet
+from lipcert.certify.radii import certify
+from lipcert.models.freezing import freeze
+from lipcert.models.lipconvnet import lipconvnet
+from lipcert.nn.walk import find_head
+
+CLASSES = 10
+
+
+def training_step(model: nn.Module, *, batch: int = 128, bf16: bool = False) -> Callable[[], Tensor]:
+    """One step of SGD with momentum on random images: forward, backward, update."""
+    images, labels = _batch(batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+    model.train()
+
+    def run() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = model(images)
+        loss = F.cross_entropy(logits.float(), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return run
+
+
+def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """A forward pass in evaluation mode."""
+    images, _ = _batch(batch)
+    model.eval()
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            result: Tensor = model(images)
+        return result
+
+    return run
+
+
+def inference_with_margins(frozen: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """A forward pass, and the margin of the predicted class over the distance of the rows.
+
+    That is the radius before it is divided by the constant and rounding is taken off, as the paper has it.
+    """
+    images, _ = _batch(batch)
+    head = find_head(frozen)
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            logits = frozen(images)
+            return head.certificate(logits, logits.argmax(1))
+
+    return run
+
+
+def proved_certificates(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+    """`certify` in float64; the constant is proved here, once, and remembered."""
+    images, _ = _batch(batch)
+    certify(model, images[:1])
+
+    def run() -> Tensor:
+        return certify(model, images).radius
+
+    return run
+
+
+def ours(
+    depth: int, *, conv: str = "soc", activation: str = "hh1", width: int = 32, **options: Any
+) -> nn.Module:
+    """LipConvnet of lipcert, the same for every run; `options` are those of its convolutions."""
+    torch.manual_seed(0)
+    return lipconvnet(
+        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=width, **options
+    )
+
+
+def ours_frozen(depth: int, width: int = 32, **options: Any) -> nn.Module:
+    """The inference form of the same network."""
+    return freeze(ours(depth, width=width, **options).eval())
+
+
+def literal(depth: int, *, activation: str = "hh1", width: int = 32) -> nn.Module:
+    """LipConvnet of the paper's formulation, its power iterations settled as training leaves them."""
+    torch.manual_seed(0)
+    model = literal_lipconvnet(depth, width, CLASSES, activation)
+    with torch.no_grad():
+        model.train()(_batch(2)[0])
+    return model
+
+
+def _batch(size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(size, 3, 32, 32, generator=generator)
+    return images, torch.randint(CLASSES, (size,), generator=generator)

@@ -1,0 +1,174 @@
+"""lipcert audit: attacks every certificate of a network, and exits with 1 if one breaks."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress as Bar
+
+from lipcert.cli.console import make_folder, print_json, print_table, say
+from lipcert.cli.network import default_folder, find_network, pick_device, test_images
+from lipcert.cli.options import Data, Weights, Zoo
+from lipcert.errors import BrokenCertificateError, CheckpointError
+
+if TYPE_CHECKING:
+    from lipcert.attacks.audit import Progress
+    from lipcert.models.lipconvnet import LipConvnet
+
+EXAMPLES = """
+Examples:
+
+lipcert audit runs/a
+
+lipcert audit runs/a --count 1000 --weights last
+
+lipcert audit runs/a --attacks pgd,pgd-minimal --steps 200 --restarts 5 --box
+
+lipcert audit model.safetensors --data cifar10 --out audits/model
+"""
+
+
+def audit(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
+    ] = None,
+    zoo: Zoo = None,
+    weights: Weights = "best",
+    data: Data = None,
+    count: Annotated[
+        int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
+    ] = None,
+    attacks: Annotated[
+        str | None,
+        typer.Option(
+            "--attacks",
+            help="Some of noise, pgd, pgd-minimal, foolbox-deepfool, foolbox-ddn, foolbox-cw, foolbox-pgd.",
+            show_default="all",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Gradient steps of one descent.")] = 40,
+    restarts: Annotated[int, typer.Option("--restarts", help="Descents per target in the ball.")] = 2,
+    targets: Annotated[int, typer.Option("--targets", help="How many other classes to aim at.")] = 3,
+    box: Annotated[
+        bool, typer.Option("--box", help="Stay in [0, 1]; certificates hold everywhere, so off is stronger.")
+    ] = False,
+    precision: Annotated[
+        str, typer.Option("--precision", help="float64 (proved) or float32 (measured rounding).")
+    ] = "float64",
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Images attacked at once.")] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Of all random starts.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for audit.json, audit.jsonl and counter-examples; else the run's, or one inside "
+            "of it for other data, weights or precision, or for less than the run's audit covers.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
+    source = find_network(run, zoo, weights)
+
+    from lipcert.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
+    from lipcert.attacks.audit import audit as attack
+    from lipcert.attacks.settings import AttackSettings
+    from lipcert.certify.radii import PROOFS
+    from lipcert.data import to_float
+    from lipcert.models.storage import load
+
+    settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
+    names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
+    check_plan(names, batch_size)
+    network = load(source.file).to(pick_device(device))
+    test = test_images(source, data, network)
+    images = to_float(test.images[:count])
+    where = out
+    if where is None:
+        less = _knows_more(source.folder(test.name), network, len(images), names)
+        where = default_folder(
+            source,
+            "audit",
+            network,
+            data=test.name,
+            count=len(images) if less else None,
+            precision=precision,
+            weights=weights,
+        )
+    make_folder(where)
+    try:
+        with _progress(quiet=as_json) as progress:
+            report = attack(
+                network,
+                images,
+                precision=precision,
+                attacks=names,
+                settings=settings,
+                batch_size=batch_size,
+                out=where,
+                progress=progress,
+            )
+    except InterruptedAudit as interruption:
+        raise KeyboardInterrupt(f"{interruption}; they are in {where / INTERRUPTED}") from interruption
+    except BrokenCertificateError as error:
+        raise BrokenCertificateError(f"{error}; the counter-examples are in {where}") from error
+    if as_json:
+        print_json(report.summary())
+        return
+    _show(report.summary(), PROOFS[precision])
+    say(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
+
+
+audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
+
+
+def _knows_more(folder: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
+    """Whether there is an audit of these weights that this one, of fewer images or attacks, would hide."""
+    from lipcert.certify.exact import network_hash
+    from lipcert.report.audit import read_audit
+
+    try:
+        known = read_audit(folder)
+    except CheckpointError:  # damaged: nothing that could be hidden
+        return False
+    if known is None or not known.is_of(network_hash(network), "float64"):
+        return False
+    return known.summary["images"] > images or not set(known.summary["attacks"]) <= set(attacks)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> "Iterator[Progress | None]":
+    """A bar on a terminal, a line per attack and batch elsewhere."""
+    if quiet:
+        yield None
+        return
+    if not sys.stdout.isatty():
+        yield lambda done, total, attack: typer.echo(f"{done}/{total} {attack or 'done'}")
+        return
+    with Bar(transient=True) as bar:
+        task = bar.add_task("audit", total=None)
+
+        def advance(done: int, total: int, attack: str) -> None:
+            bar.update(task, completed=done, total=total, description=attack or "done")
+
+        yield advance
+
+
+def _show(summary: dict[str, Any], proof: str) -> None:
+    ratio = summary["ratio"]
+    rows = [
+        ["images", f"{summary['images']}, {summary['certified']} of them certified"],
+        ["certificates", proof],
+        ["points tried", f"{summary['points_tried']}, {summary['points_inside']} inside a certificate"],
+        ["broken certificates", str(summary["broken"])],
+        ["changes found", f"{summary['found']} images, all outside their certificates"],
+    ]
+    if ratio["smallest"] is not None:
+        rows.append(["distance / radius", f"smallest {ratio['smallest']:.4f}, median {ratio['median']:.4f}"])
+    print_table("Audit by attack", ["", ""], rows)

@@ -1,0 +1,217 @@
+"""lipcert certify: how far each image may change, for a test set or for pictures of one's own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lipcert.cli.console import make_folder, print_json, print_table, progress, say
+from lipcert.cli.network import Source, default_folder, find_network, pick_device, test_images
+from lipcert.cli.options import Data, Weights, Zoo
+from lipcert.errors import ArgumentError, choose
+
+if TYPE_CHECKING:
+    from lipcert.certify.radii import Certificates
+    from lipcert.data.dataset import Dataset
+    from lipcert.models.lipconvnet import LipConvnet
+    from lipcert.report.evidence import Evidence
+
+EXAMPLES = """
+Examples:
+
+lipcert certify runs/a
+
+lipcert certify runs/a --images cat.png dog.jpg
+
+lipcert certify runs/a --data photos/ --count 500 --precision float32 --out photos-report
+
+lipcert certify --zoo lipconvnet5-cifar10 --images my.png
+
+lipcert certify runs/a --json > accuracy.json
+"""
+CHUNK = 1024
+"""Images between two moves of the progress bar; a multiple of the batches of `certify`."""
+
+
+def certify(
+    named: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run, or a .safetensors file; more images if --images is given."
+        ),
+    ] = None,
+    data: Data = None,
+    images: Annotated[
+        list[Path] | None, typer.Option("--images", help="Pictures of your own instead, one or more files.")
+    ] = None,
+    zoo: Zoo = None,
+    weights: Weights = "best",
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision", help="float64 (proved) or float32 (rounding measured; faster on many images)."
+        ),
+    ] = "float64",
+    count: Annotated[
+        int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
+    ] = None,
+    resize: Annotated[
+        bool,
+        typer.Option(
+            "--resize/--no-resize", help="Cut pictures to a square and resize them to what the network takes."
+        ),
+    ] = True,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for records and report.html; else the run's own.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")
+    ] = False,
+) -> None:
+    """Certify predictions: a table, one record per image, and report.html."""
+    choose("precision", precision, ("float32", "float64"))
+    places = list(named or [])
+    # Pictures may follow --images before the run does: it is the one that is a folder or a file of weights.
+    places.sort(key=lambda place: not (place.is_dir() or place.suffix == ".safetensors"))
+    run = places.pop(0) if places and (zoo is None or not images) else None
+    if places and not images:
+        raise ArgumentError(
+            f"RUN: expected one run, got {len(places) + 1}; to compare runs use lipcert report"
+        )
+    if images and (data is not None or count is not None):
+        raise ArgumentError(
+            "images: --data and --count choose test images; leave them out, or leave out --images"
+        )
+    if not images and not resize:
+        raise ArgumentError("no-resize: is about pictures of your own; name them by --images")
+    source = find_network(run, zoo, weights)
+
+    from lipcert.models.storage import load
+
+    target = pick_device(device)
+    network = load(source.file).to(target)
+    if images:
+        from lipcert.cli.own_images import certify_pictures
+
+        certify_pictures(
+            source, network, [*images, *places], precision=precision, resize=resize, as_json=as_json, out=out
+        )
+        return
+    whole = test_images(source, data, network)
+    count = len(whole) if count is None else min(count, len(whole))
+    folder = out or default_folder(
+        source,
+        "certify",
+        network,
+        data=whole.name,
+        count=None if count == len(whole) else count,
+        precision=precision,
+        weights=weights,
+    )
+    make_folder(folder)
+    certificates = certify_with_progress(network, whole, count, precision, quiet=as_json)
+    evidence = write_everything(folder, source, network, whole, certificates)
+    if as_json:
+        print_json(as_dict(evidence, folder))
+    else:
+        show(evidence, folder)
+
+
+certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
+
+
+def certify_with_progress(
+    network: "LipConvnet", images: "Dataset", count: int, precision: str, *, quiet: bool = False
+) -> "Certificates":
+    """Certificates of the first `count` images, exactly those of `lipcert.certify`."""
+    import torch
+
+    from lipcert.certify.radii import Certificates
+    from lipcert.certify.radii import certify as certificates_of
+    from lipcert.data import to_float
+
+    pixels = to_float(images.images[:count])
+    # With float32 the rounding term is measured on the first images of a call, so there is one call.
+    step = CHUNK if precision == "float64" else max(count, 1)
+    parts = []
+    with progress(f"certifying {count:,} images of {images.name} in {precision}", quiet=quiet) as advance:
+        for start in range(0, count, step):
+            advance(start, count)
+            parts.append(certificates_of(network, pixels[start : start + step], precision=precision))
+
+    def joined(column: str) -> torch.Tensor:
+        return torch.cat([getattr(part, column) for part in parts])
+
+    return Certificates(
+        prediction=joined("prediction"),
+        radius=joined("radius"),
+        runner_up=joined("runner_up"),
+        margin=joined("margin"),
+        rounding=joined("rounding"),
+        lipschitz=parts[0].lipschitz,
+        precision=precision,
+    )
+
+
+def write_everything(
+    folder: Path, source: Source, network: "LipConvnet", images: "Dataset", certificates: "Certificates"
+) -> "Evidence":
+    """Records, bound and report.html; returns what was written, read back."""
+    from lipcert.certify.bound_file import write_bound
+    from lipcert.certify.bounds import layer_bounds
+    from lipcert.certify.records import write_records
+    from lipcert.cli.report import write_page
+    from lipcert.report.evidence import read_evidence
+
+    write_records(folder, certificates, images, model=network, weights=source.file)
+    write_bound(layer_bounds(network), folder)
+    evidence = read_evidence(folder, source.name)
+    write_page([evidence], folder / "report.html")
+    return evidence
+
+
+def show(evidence: "Evidence", folder: Path) -> None:
+    """The result for people."""
+    from lipcert.certify.curve import RADII, shown, shown_bound
+
+    accuracy = evidence.outcomes.accuracy()
+    shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
+    print_table(
+        f"{evidence.network} on {evidence.records.data}",
+        ["Run", "Images", "Standard", *(f"At {name}" for name in RADII), "Median radius"],
+        [
+            [
+                evidence.name,
+                f"{accuracy.count:,}",
+                *(f"{share:.2%}" for share in shares),
+                shown(evidence.outcomes.median_radius()),
+            ]
+        ],
+        numbers=6,
+    )
+    say(
+        "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
+        f"{evidence.proof}; Lipschitz bound {shown_bound(evidence.lipschitz)}"
+    )
+    say(f"Records: {folder / 'certificates.jsonl'}")
+    say(f"Report:  {folder / 'report.html'}")
+
+
+def as_dict(evidence: "Evidence", folder: Path) -> dict[str, Any]:
+    """The result for scripts."""
+    from lipcert.certify.curve import RADII
+
+    accuracy = evidence.outcomes.accuracy()
+    return {
+        "run": evidence.name,
+        "data": evidence.records.data,
+        "images": accuracy.count,
+        "standard": accuracy.standard,
+        "certified": {name: accuracy[radius] for name, radius in RADII.items()},
+        "median_radius": evidence.outcomes.median_radius(),
+        "lipschitz": evidence.lipschitz,
+        "precision": evidence.records.precision,
+        "records": str(folder / "certificates.jsonl"),
+        "report": str(folder / "report.html"),
+    }

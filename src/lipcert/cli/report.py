@@ -1,0 +1,119 @@
+"""lipcert report: one page about a run, or about several side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipcert.cli.console import make_folder, print_json, say
+from lipcert.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lipcert.report.evidence import Evidence
+    from lipcert.report.page import Comparison
+
+EXAMPLES = """
+Examples:
+
+lipcert report runs/a
+
+lipcert report runs/a runs/b runs/c --out compare.html
+
+lipcert report runs/a --png pictures/
+"""
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were certified.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The page; else report.html in the run, or comparison.html here."),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="Also write every picture as PNG into this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
+) -> None:
+    """Write report.html, one self-contained page. Several runs stand side by side on it."""
+    from lipcert.report.evidence import read_evidence
+
+    evidence = [read_evidence(run, name) for run, name in zip(runs, distinct_names(runs), strict=True)]
+    page = out or (runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
+    if page.is_dir():
+        raise ArgumentError(f"out: expected a file, got the folder {page}; try {page / 'report.html'}")
+    write_page(evidence, page)
+    pictures = [] if png is None else write_pictures(evidence, png)
+    if as_json:
+        print_json({"report": str(page), "pictures": [str(path) for path in pictures]})
+        return
+    for run in evidence:
+        say(f"{run.name}: {run.sentence}")
+    say(f"Report: {page}")
+    if pictures:
+        say(f"Pictures: {', '.join(str(path) for path in pictures)}")
+
+
+report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
+
+
+def write_page(evidence: "Sequence[Evidence]", path: Path) -> None:
+    """Render and write one page; it appears complete or not at all."""
+    from lipcert.files import write_or_explain
+    from lipcert.report.page import render
+
+    text = render(evidence, {run.name: paper_row(run) for run in evidence})
+    make_folder(path.parent)
+    write_or_explain(path, text.encode())
+
+
+def write_pictures(evidence: "Sequence[Evidence]", folder: Path) -> list[Path]:
+    """Write the pictures of the page as PNG files; returns their paths."""
+    from lipcert.report.figures import comparison_pictures, run_pictures
+    from lipcert.report.style import write_png
+
+    make_folder(folder)
+    if len(evidence) == 1:
+        pictures = run_pictures(evidence[0], paper_row(evidence[0]).reported)
+    else:
+        pictures = comparison_pictures(evidence)
+    paths = []
+    for name, picture in pictures.items():
+        write_png(picture.figure, folder / f"{name}.png")
+        paths.append(folder / f"{name}.png")
+    return paths
+
+
+def paper_row(run: "Evidence") -> "Comparison":
+    """The paper's numbers for the network of a run, and how far the run's budget is from the paper's."""
+    from lipcert.errors import LipcertError
+    from lipcert.paper.budget import budget_label, network_of
+    from lipcert.paper.tables import reported_rows
+    from lipcert.report.page import Comparison
+    from lipcert.report.plots.curve import Reported
+    from lipcert.training.config import TrainConfig
+
+    try:
+        config = TrainConfig.from_dict(dict(run.options))
+    except LipcertError:
+        return Comparison()  # options of another version; the numbers of the run are still its own
+    if not run.options or run.records.data != config.data:
+        return Comparison()
+    printed = reported_rows().get(network_of(config))
+    if printed is None:
+        return Comparison()
+    table, row = printed
+    name = f"paper, table {table.number}: LipConvnet-{row.depth} {row.method}"
+    values = {column: float(value) for column, value in row.reported.items()}
+    return Comparison(Reported(name, values), budget_label(config))
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path if that tells them apart, else as many parts as it takes."""
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise ArgumentError("RUN: expected different runs, got one of them twice")
+    length = 1
+    while len({part[-length:] for part in parts}) < len(parts):
+        length += 1
+    return ["/".join(part[-length:]) for part in parts]

@@ -1,0 +1,136 @@
+"""lipcert zoo: the networks that ship with the package."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lipcert.cli.console import help_without_command, print_json, print_table, say
+from lipcert.errors import CheckpointError, choose
+from lipcert.zoo import networks
+
+RADII = ("36/255", "72/255", "108/255")
+zoo_app = typer.Typer(help="Networks that ship with lipcert.")
+zoo_app.callback(invoke_without_command=True)(help_without_command)
+EXAMPLES = """
+Examples:
+
+lipcert zoo list
+
+lipcert zoo list --json
+"""
+SHOW_EXAMPLES = """
+Examples:
+
+lipcert zoo show lipconvnet5-cifar10
+
+lipcert zoo show lipconvnet5-cifar10 --json
+"""
+
+
+def list_zoo(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """List the networks that can be used at once, by name."""
+    rows = [
+        {"name": name, "megabytes": file.stat().st_size / 1e6, **_describe(file), "card": _card(file)}
+        for name, file in networks().items()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        "Networks that ship with lipcert",
+        ["Name", "MB", "Standard", *RADII],
+        [
+            [
+                row["name"],
+                f"{row['megabytes']:.1f}",
+                *_shares(row["card"]),
+            ]
+            for row in rows
+        ],
+        numbers=5,
+    )
+    say("Right, and right and certified, on the test images. More: lipcert zoo show NAME")
+    say(f"Try one: lipcert certify --zoo {rows[0]['name']} --images my.png")
+
+
+def show_zoo(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A network of lipcert zoo list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
+    from lipcert.certify.curve import shown, shown_bound
+
+    known = networks()
+    file = known[choose("zoo", name, known)]
+    card = _card(file)
+    if as_json:
+        print_json({"name": name, **_describe(file), "card": card})
+        return
+    training, audit, built = card["training"], card["audit"], _describe(file)
+    rows = [
+        [
+            "network",
+            f"LipConvnet-{built['depth']}, width {built['width']}, {built['conv']}, {built['activation']}, "
+            f"{built['head']} head, {built['num_classes']} classes",
+        ],
+        ["trained and tested on", f"{card['data']}, {card['test_images']} test images"],
+        ["standard accuracy", f"{card['standard']:.2%}"],
+        *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
+        *([["the paper", " / ".join(f"{number}%" for number in card["paper"])]] if card["paper"] else []),
+        ["before rounding to bfloat16", " / ".join(_shares(card["before_rounding"]))],
+        ["median radius", f"{shown(card['median_radius'])}, a wrong prediction counting as 0"],
+        ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
+        ["arithmetic", f"{card['precision']}, rounding included"],
+        ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
+        ["", f"{_hours(training)} hours ({training['cpu']}, threads: {training['threads']})"],
+        ["audit", _verdict(audit)],
+        ["weights", f"sha256 {card['weights_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
+    ]
+    print_table(name, ["", ""], rows)
+
+
+list_zoo.__doc__ = f"{list_zoo.__doc__}\n{EXAMPLES}"
+show_zoo.__doc__ = f"{show_zoo.__doc__}\n{SHOW_EXAMPLES}"
+zoo_app.command("list")(list_zoo)
+zoo_app.command("show")(show_zoo)
+
+
+def _card(file: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    return card
+
+
+def _shares(card: dict[str, Any]) -> list[str]:
+    return [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
+
+
+def _hours(training: dict[str, Any]) -> str:
+    """Those of the network that it started from, if any, and its own."""
+    before = training.get("started_from")
+    own = f"{training['hours']:.1f}"
+    return own if before is None else f"{before['hours']:.1f} + {own}"
+
+
+def _verdict(audit: dict[str, Any] | None) -> str:
+    if audit is None:
+        return "not attacked yet"
+    return (
+        f"{audit['broken']} of {audit['certified']} certificates broken by {len(audit['attacks'])} attacks; "
+        f"nearest change found at {audit['ratio']['smallest']:.3f} times its radius"
+    )
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    """The arguments that the network was built with, from the head of its file."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        try:
+            header = json.loads(content.read(length))["__metadata__"]["lipcert"]
+            config: dict[str, Any] = json.loads(header)["config"]
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{file}: is damaged; install lipcert again") from error
+    return config

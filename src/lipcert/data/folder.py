@@ -1,0 +1,136 @@
+"""A folder of the user's own images, one subfolder per class."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from lipcert.data.dataset import Dataset
+from lipcert.data.image import read_image
+from lipcert.data.seeding import Stream
+from lipcert.data.split import stratified
+from lipcert.errors import DataError, choose
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+SPLITS = ("train", "test")
+TEST_SHARE = 5
+TEST_SEED = 0
+
+# What operating systems leave behind; files whose name starts with a dot are hidden anyway.
+_LITTER = frozenset({"thumbs.db", "desktop.ini"})
+
+
+def load_folder(path: str | Path, *, split: str = "train", image_size: int | None = None) -> Dataset:
+    """Load every PNG, JPEG and WebP image of a folder into memory, as RGB.
+
+    Either `path/<class>/<image>`, of which a fixed, seeded, stratified fifth (by sorted file names) is the
+    test set, or `path/train/<class>/<image>` and `path/test/<class>/<image>`. Labels number the sorted class
+    names. Hidden files are skipped.
+
+    Args:
+        path: the folder.
+        split: `train` or `test`.
+        image_size: side of the square that every image is cut (centred) and resized to. By default images
+            stay as they are and must have one size.
+
+    Raises:
+        DataError: the folder is not laid out so, or an image cannot be used; the error names the file.
+    """
+    choose("split", split, SPLITS)
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; expected a folder of images in one subfolder per class")
+    entries = {entry.name for entry in _visible(root)}
+    if has_splits(root):
+        if entries != set(SPLITS):
+            other = min(entries - set(SPLITS))
+            raise DataError(
+                f"{root}: expected nothing beside train and test, got '{other}'; move it elsewhere"
+            )
+        found = {part: _image_files(root / part) for part in SPLITS}
+        if found["train"].keys() != found["test"].keys():
+            odd = min(found["train"].keys() ^ found["test"].keys())
+            raise DataError(f"{root}: class '{odd}' is in only one of train and test; both need every class")
+        by_class = found[split]
+        files, labels = _flat(by_class)
+    else:
+        by_class = _image_files(root)
+        few = next((name for name, images in by_class.items() if len(images) < 2), None)
+        if few is not None:
+            raise DataError(
+                f"{root / few}: expected at least 2 images, one to train and one to test, got 1; add images "
+                "(to train it takes 3, for one is held out), or make train and test subfolders"
+            )
+        files, labels = _flat(by_class)
+        count = max(len(files) // TEST_SHARE, len(by_class))
+        train, test = stratified(labels, count, Stream.TEST_SPLIT, TEST_SEED)
+        chosen = train if split == "train" else test
+        files, labels = [files[i] for i in chosen.tolist()], labels[chosen]
+    return Dataset(str(path), _read_all(files, image_size), labels, tuple(by_class), split)
+
+
+def has_splits(root: Path) -> bool:
+    """Whether a folder says itself which images are for testing; `test` alone may be the name of a class."""
+    return set(SPLITS) <= {entry.name for entry in root.iterdir() if entry.is_dir()}
+
+
+def _visible(folder: Path) -> list[Path]:
+    seen = (p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _LITTER)
+    return sorted(seen, key=lambda p: p.name)  # paths alone sort differently on Windows
+
+
+def _image_files(root: Path) -> dict[str, list[Path]]:
+    """Return class name -> image files, both sorted; raise on anything that is neither."""
+    by_class: dict[str, list[Path]] = {}
+    for folder in _visible(root):
+        if not folder.is_dir():
+            raise DataError(
+                f"{folder}: expected only class folders in {root}; move the file into one, or away"
+            )
+        files = _visible(folder)
+        wrong = next(
+            (file for file in files if not file.is_file() or file.suffix.lower() not in SUFFIXES), None
+        )
+        if wrong is not None and wrong.is_dir() and folder.name in SPLITS:
+            other = next(part for part in SPLITS if part != folder.name)
+            raise DataError(f"{root}: has classes in '{folder.name}' but no folder '{other}'; add it")
+        if wrong is not None:
+            raise DataError(f"{wrong}: expected a PNG, JPEG or WebP file; convert it, or move it away")
+        if not files:
+            raise DataError(f"{folder}: the class has no image; add images, or remove the folder")
+        by_class[folder.name] = files
+    if len(by_class) < 2:
+        raise DataError(f"{root}: expected at least 2 class folders, got {len(by_class)}")
+    return by_class
+
+
+def _flat(by_class: dict[str, list[Path]]) -> tuple[list[Path], torch.Tensor]:
+    files = [file for images in by_class.values() for file in images]
+    numbers = [number for number, images in enumerate(by_class.values()) for _ in images]
+    return files, torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+def _read_all(files: list[Path], image_size: int | None) -> torch.Tensor:
+    first = read_image(files[0], image_size)
+    images = first.new_empty(len(files), *first.shape)
+    images[0] = first
+
+    def read_into(position: int) -> None:
+        image = read_image(files[position], image_size)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{files[position]}: is {_size(image)} where {files[0].name} is {_size(first)}; give an "
+                "image_size to resize all images to"
+            )
+        images[position] = image
+
+    # Threads, because decoders release the GIL; results come in order, so the first bad file is the one
+    # reported.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for _ in pool.map(read_into, range(1, len(files))):
+            pass
+    return images
+
+
+def _size(image: torch.Tensor) -> str:
+    return f"{image.shape[2]}x{image.shape[1]}"

@@ -1,0 +1,56 @@
+"""Writing files so that a reader, or a crash, sees the old content or the new, never a mixture."""
+
+import os
+from pathlib import Path
+
+from lipcert.errors import CheckpointError
+
+
+def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+    """Write beside `path`, force it to the disk, then rename; what was there moves to `keep` if given.
+
+    Raises:
+        OSError: the disk is full, the folder is read-only, ...; `path` is then as it was.
+    """
+    # One fixed name: what a killed process left behind is overwritten by the next write.
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_or_explain(path: Path, content: bytes) -> None:
+    """`write_atomically` to a place that a user named.
+
+    Raises:
+        CheckpointError: there is no such folder, it cannot be written to, or the disk is full.
+    """
+    try:
+        write_atomically(path, content)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path}: cannot write there ({error.strerror}); create the folder first"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot write there ({error.strerror}); make room, or name another folder"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force the rename itself to the disk, where the system can open folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,54 @@
+"""What a number was measured or proved on, and what that machine can do."""
+
+import platform
+import shlex
+import sys
+import time
+from pathlib import Path
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def command_line() -> str:
+    """The command that is running, as it would be typed; python -m lipcert is lipcert."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["lipcert" if program == "__main__.py" else program, *sys.argv[1:]])
+
+
+def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
+    """Time of a bfloat16 matrix product on this processor over the time of the same product in float32.
+
+    Measured, because no list of processors stays complete. With instructions for bfloat16 it is below 1;
+    where torch has to compute without them, number by number, it is 30 and more.
+    """
+    import torch  # here: what only asks for the processor's name needs none
+
+    fastest = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would wait for each other on a busy machine, in both precisions alike
+    try:
+        for dtype in (torch.bfloat16, torch.float32):
+            matrix = torch.ones(size, size, dtype=dtype, device="cpu")
+            times = []
+            for _ in range(repetitions):
+                start = time.perf_counter()
+                matrix @ matrix
+                times.append(time.perf_counter() - start)
+            fastest.append(min(times))
+    finally:
+        torch.set_num_threads(threads)
+    return fastest[0] / fastest[1]
+
+
+def has_bf16() -> bool:
+    """Whether bfloat16 is worth its while on this processor, and not several times slower than float32."""
+    return bf16_slowdown() < 4

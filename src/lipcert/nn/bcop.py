@@ -1,0 +1,136 @@
+"""BCOP: orthogonal convolutions as products of half-shifts."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.functional.bcop import bcop_kernel, bcop_transform
+from lipcert.functional.circular import circular_conv2d
+from lipcert.functional.orthogonalize import orthonormal_basis, polar_factor
+from lipcert.functional.precision import at_least_single, without_autocast
+from lipcert.nn.frozen_circular import CircularConv2d
+from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+
+
+@register_convolution("bcop")
+class BCOP(OrthogonalConv2d):
+    r"""Orthogonal convolution by block convolutions of half-rank projections, with circular padding.
+
+        y = H F_n ... F_1 x   or   F_n ... F_1 H x,      F_j = I - P_j + P_j S_j,   n = 2 (k - 1),
+
+    whichever keeps the factors on the side with more channels c = max(stride^2 in, out). H is the polar
+    factor of `weight` (the limit of Bjorck's iteration), P_j projects on the span of the c // 2 columns of
+    `bases[j]`, and S_j shifts by one pixel. A projection depends on that span alone, so `bases[j]` holds c //
+    2 columns and not the c x c matrix of the reference, of which the other half would be thrown away.
+
+    Guarantee: the Jacobian has orthonormal rows or columns on every map, to `orthogonality_error`, for any
+    weights.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: 1, 3 or 5.
+        stride: 1, or 2 for a 2 x 2 space-to-depth in front.
+        bias: add a learnable bias per output channel.
+
+    Shape:
+        (N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)
+
+    >>> layer = BCOP(3, 8, 3, stride=2)
+    >>> layer, layer(torch.zeros(1, 3, 32, 32)).shape
+    (BCOP(3, 8, kernel_size=3, stride=2), torch.Size([1, 8, 16, 16]))
+
+    Reference: Q. Li et al., NeurIPS 2019; see `lipcert.functional.bcop`.
+    """
+
+    kernel_sizes = (1, 3, 5)
+    bases: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
+        )
+        channels = max(self.map_channels, out_channels)
+        matrix = torch.randn(out_channels, self.map_channels, device=device, dtype=dtype)
+        spans = torch.randn(2 * (kernel_size - 1), channels, channels // 2, device=device, dtype=dtype)
+        # Orthonormal at first: the gradient of an orthogonalisation is then the plain projection on the
+        # tangent.
+        self.weight = nn.Parameter(polar_factor(at_least_single(matrix)).to(matrix.dtype).contiguous())
+        bases = orthonormal_basis(at_least_single(spans)).to(matrix.dtype).contiguous()
+        if kernel_size == 1:
+            # Empty. A parameter without a gradient would make several processes wait for it in vain.
+            self.register_buffer("bases", bases)
+        else:
+            self.bases = nn.Parameter(bases)
+
+    @property
+    def orthogonality_error(self) -> float:
+        """Measured with a margin: (2 k - 1) (8 + sqrt(c)) eps.
+
+        Each of the 2 k - 1 orthogonalised matrices is off by a few eps, growing more slowly than sqrt(c).
+        """
+        channels = max(self.map_channels, self.out_channels)
+        eps = torch.finfo(self.weight.dtype).eps
+        return float((2 * self.kernel_size - 1) * (8 + channels**0.5) * eps)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """H (out, stride^2 in) and the bases (2 (k - 1), c, c // 2) of the projections, orthonormal."""
+        with without_autocast(self.weight):
+            return polar_factor(at_least_single(self.weight)), orthonormal_basis(at_least_single(self.bases))
+
+    def kernel(self) -> Tensor:
+        """The kernel (out, stride^2 in, k, k) of the circular convolution, a function of the weights."""
+        with without_autocast(self.weight):
+            return bcop_kernel(*self.factors()).to(self.weight.dtype)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Convolve with the kernel, or apply the factors one by one where that takes fewer products."""
+        if self.weights_are_constant():
+            return circular_conv2d(x, self.cache.get((self.weight, self.bases), self._constant_kernel))
+        if self._products_by_kernel(x) < self._products_by_factors(x):
+            return circular_conv2d(x, self.kernel())
+        matrix, bases = self.factors()
+        return bcop_transform(x, matrix.to(self.weight.dtype), bases.to(self.weight.dtype))
+
+    def freeze(self, input_shape: Shape) -> CircularConv2d:
+        """One circular convolution with the finished kernel."""
+        self.output_shape(input_shape)
+        return CircularConv2d(self._constant_kernel(), self.bias, stride=self.stride)
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Proved for the kernel as computed in float64: the largest norm over the frequencies of the map."""
+        return copy.deepcopy(self).double().freeze(input_shape).lipschitz_bound(input_shape)
+
+    def _constant_kernel(self) -> Tensor:
+        # A tensor made in inference mode could not take part in a later attack's backward pass.
+        with torch.inference_mode(False), torch.no_grad():
+            return self.kernel().contiguous()
+
+    def _products_by_kernel(self, x: Tensor) -> int:
+        """Multiplications to build the kernel (its taps at each factor, c^2 each per row) and to convolve."""
+        channels = max(self.map_channels, self.out_channels)
+        rows = min(self.map_channels, self.out_channels)
+        taps = sum(j * j + j * (j + 1) for j in range(1, self.kernel_size))
+        convolution = self.kernel_size**2 * rows * channels
+        return taps * rows * channels**2 + self._pixels(x) * convolution
+
+    def _products_by_factors(self, x: Tensor) -> int:
+        """Multiplications of H and of n factors of c^2 each, per pixel."""
+        channels = max(self.map_channels, self.out_channels)
+        rows = min(self.map_channels, self.out_channels)
+        return self._pixels(x) * (len(self.bases) * channels**2 + rows * channels)
+
+    @staticmethod
+    def _pixels(x: Tensor) -> int:
+        return x.shape[0] * x.shape[2] * x.shape[3]

@@ -1,0 +1,148 @@
+"""Cayley: orthogonal convolutions by a Cayley transform at every spatial frequency."""
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.errors import NotProvedError
+from lipcert.functional.cayley import cayley_transform
+from lipcert.functional.circular import kernel_spectrum, pointwise, spectral_conv2d
+from lipcert.functional.precision import at_least_single, without_autocast
+from lipcert.nn.frozen_circular import CircularConv2d, FrozenConv2d, SpectralConv2d
+from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+
+LARGEST_ERROR = 1e-6
+"""Orthogonality error in float64 beyond which a bound is refused: such a layer is mostly rounding."""
+
+
+@register_convolution("cayley")
+class Cayley(OrthogonalConv2d):
+    r"""Orthogonal convolution whose Fourier coefficients are Cayley transforms, with circular padding.
+
+        Y(w) = cayley(scale * K(w) / ||K||_F) X(w)     for every frequency w of the map,
+
+    with K(w) the Fourier transform of `weight` and one learnable scale, at first ||K||_F. With stride 2 a 3 x
+    3 kernel becomes 1 x 1 after the space-to-depth, as in the reference. A 1 x 1 kernel is the same matrix at
+    every frequency, so it is transformed once and applied without Fourier transforms. The norm is that of the
+    kernel, not that of its transform, so that the weights mean the same on every map size.
+
+    Guarantee: the Jacobian has orthonormal rows or columns on every map, to `orthogonality_error`.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: 1 or 3.
+        stride: 1, or 2 for a 2 x 2 space-to-depth in front.
+        bias: add a learnable bias per output channel.
+
+    Shape:
+        (N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)
+
+    >>> layer = Cayley(3, 8, 3)
+    >>> layer, layer(torch.zeros(1, 3, 7, 5)).shape
+    (Cayley(3, 8, kernel_size=3, stride=1), torch.Size([1, 8, 7, 5]))
+
+    Reference: A. Trockman and J. Z. Kolter, ICLR 2021.
+    """
+
+    kernel_sizes = (1, 3)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
+        )
+        taps = kernel_size if stride == 1 else 1
+        limit = (self.map_channels * taps * taps) ** -0.5
+        weight = torch.empty(out_channels, self.map_channels, taps, taps, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight.uniform_(-limit, limit))
+        self.scale = nn.Parameter(torch.linalg.vector_norm(self.weight.detach()))
+
+    @property
+    def orthogonality_error(self) -> float:
+        """Measured with a margin: (8 + sqrt(c)) eps (1 + a)^2, c = max(stride^2 in, out).
+
+        Here a bounds the norms of all scale * K(w) / ||K||_F; the inverse in the
+        transform has a condition number of at most 1 + 2 a + a^2.
+        """
+        channels = max(self.map_channels, self.out_channels)
+        eps = torch.finfo(self.weight.dtype).eps
+        return float((8 + channels**0.5) * eps * (1 + self._norm_bound()) ** 2)
+
+    def scaled_kernel(self) -> Tensor:
+        """The kernel scale * K / ||K||_F, in at least single precision."""
+        weight, scale = at_least_single(self.weight), at_least_single(self.scale)
+        norm = torch.linalg.vector_norm(weight).clamp_min(torch.finfo(weight.dtype).tiny)
+        kernel: Tensor = weight * (scale / norm)
+        return kernel
+
+    def spectrum(self, height: int, width: int) -> Tensor:
+        """One matrix (out, stride^2 in) per frequency of `rfft2` on the map; a single one if K is 1 x 1."""
+        with without_autocast(self.weight):
+            kernel = self.scaled_kernel()
+            if kernel.shape[-1] == 1:
+                return cayley_transform(kernel[:, :, 0, 0])[None]
+            return cayley_transform(kernel_spectrum(kernel, height, width))
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Multiply every Fourier coefficient, or every pixel, by its matrix."""
+        spectrum = self._spectrum_for(*x.shape[2:])
+        if self.weight.shape[-1] == 1:
+            return pointwise(x, spectrum[0].to(self.weight.dtype))
+        with without_autocast(x):
+            return spectral_conv2d(at_least_single(x), spectrum).to(x.dtype)
+
+    def freeze(self, input_shape: Shape) -> FrozenConv2d:
+        """The finished matrices: per frequency, or one for all pixels if K is 1 x 1."""
+        _, height, width = self.output_shape(input_shape)
+        spectrum = self._constant_spectrum(height, width)
+        if self.weight.shape[-1] == 1:
+            return CircularConv2d(spectrum[0, :, :, None, None], self.bias, stride=self.stride)
+        return SpectralConv2d(spectrum, self.bias, map_size=(height, width), stride=self.stride)
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Proved for the matrices as computed in float64: their largest norm.
+
+        Raises:
+            NotProvedError: the scale is so large that even in float64 the transform loses its orthogonality.
+        """
+        exact = copy.deepcopy(self).double()
+        if not exact.orthogonality_error <= LARGEST_ERROR:
+            raise NotProvedError(
+                f"Cayley: a scale of {self.scale.item():.3g} makes the rounding error of the transform "
+                f"larger than {LARGEST_ERROR}; train with a smaller scale"
+            )
+        return exact.freeze(input_shape).lipschitz_bound(input_shape)
+
+    def _spectrum_for(self, height: int, width: int) -> Tensor:
+        if not self.weights_are_constant():
+            return self.spectrum(height, width)
+        weights, size = (self.weight, self.scale), (height, width)
+        return self.cache.get(weights, lambda: self.spectrum(*size), size)
+
+    def _constant_spectrum(self, height: int, width: int) -> Tensor:
+        # A tensor made in inference mode could not take part in a later attack's backward pass.
+        with torch.inference_mode(False), torch.no_grad():
+            return self.spectrum(height, width)
+
+    @torch.no_grad()
+    def _norm_bound(self) -> float:
+        """Bound on the norm of the scaled kernel at any frequency: k times that of a matrix reshape."""
+        kernel = self.scaled_kernel().double()
+        if not kernel.isfinite().all():
+            return math.inf
+        size = kernel.shape[-1]
+        rows = kernel.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+        columns = kernel.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)
+        return float(size * min(torch.linalg.matrix_norm(m, 2) for m in (rows, columns)))

@@ -1,0 +1,268 @@
+"""Last layers. Each head owns its margin rule: how far features may move before another class overtakes."""
+
+import math
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lipcert.errors import ArgumentError, NotProvedError, check_positive
+from lipcert.functional import margins
+from lipcert.functional.spectral import matrix_norm_upper_bound
+from lipcert.nn.frozen_circular import FrozenLinear
+from lipcert.nn.linear import OrthogonalLinear
+from lipcert.nn.lipschitz import LipschitzModule, Shape
+
+
+class Head(LipschitzModule):
+    """A linear map from features to logits, with the distances between its rows.
+
+    The laws: for features z and z', |(f_i - f_j)(z) - (f_i - f_j)(z')| <= pair_distances()[i, j] * ||z - z'||
+    up to the head's stated orthogonality, and without any reservation for `pair_distance_bounds()`.
+
+    Args:
+        in_features: length of the feature vector.
+        num_classes: number of logits.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        check_positive(in_features=in_features, num_classes=num_classes)
+        self.in_features, self.num_classes = in_features, num_classes
+
+    @abstractmethod
+    def logits(self, x: Tensor) -> Tensor:
+        """Map features (N, in_features), already checked, to logits (N, num_classes)."""
+
+    @abstractmethod
+    def pair_distances(self) -> Tensor:
+        """(K, K): ||W_i - W_j|| of the rows that multiply the features, differentiable in the weights."""
+
+    @abstractmethod
+    def pair_distance_bounds(self) -> Tensor:
+        """(K, K) in float64: proved upper bounds on ||W_i - W_j|| of the rows in evaluation."""
+
+    def certificate(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Signed certificate of each label, min over i != l of (f_l - f_i) / ||W_l - W_i||; differentiable.
+
+        In units of the features: for inputs, divide by the Lipschitz constant of what is in front of the
+        head. Infinite if there is one class; 0 for a tie.
+
+        Args:
+            logits: (N, num_classes), as this head returned them.
+            labels: (N,), integer classes.
+        """
+        return margins.certificate(logits, labels, self.pair_distances())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features (N, in_features) to logits (N, num_classes)."""
+        if x.dim() != 2:
+            raise ArgumentError(
+                f"{type(self).__name__}: expected a batch of vectors (N, D), got shape {tuple(x.shape)}"
+            )
+        self.output_shape(tuple(x.shape[1:]))
+        return self.logits(x)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """(num_classes,); raises if the features are not a vector of in_features."""
+        if input_shape != (self.in_features,):
+            raise ArgumentError(
+                f"{type(self).__name__}: expected vectors of {self.in_features} features, "
+                f"got shape {tuple(input_shape)}"
+            )
+        return (self.num_classes,)
+
+    def extra_repr(self) -> str:
+        """The sizes, in the form of `nn.Linear`."""
+        return f"{self.in_features}, {self.num_classes}"
+
+
+class ConstantHead(Head):
+    """Linear head with fixed rows, whatever they are: Proposition 1 takes their true distances.
+
+    The frozen form of the other heads, and the way in for any linear last layer.
+
+    Guarantee: `pair_distance_bounds` and `lipschitz_bound` are proved for the stored rows.
+
+    Args:
+        weight: (num_classes, in_features); copied.
+        bias: (num_classes,) or None; copied.
+
+    >>> head = ConstantHead(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), None)
+    >>> head.certificate(torch.tensor([[2.0, -8.0]]), torch.tensor([0]))
+    tensor([2.])
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        if weight.dim() != 2:
+            raise ArgumentError(
+                f"weight: expected (num_classes, in_features), got shape {tuple(weight.shape)}"
+            )
+        super().__init__(weight.shape[1], weight.shape[0])
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ArgumentError(f"bias: expected {weight.shape[0]} numbers, got shape {tuple(bias.shape)}")
+        self.register_buffer("weight", weight.detach().clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def logits(self, x: Tensor) -> Tensor:
+        """W x + b."""
+        return F.linear(x, self.weight, self.bias)
+
+    def pair_distances(self) -> Tensor:
+        """Distances between the rows."""
+        return margins.pair_distances(self.weight)
+
+    def pair_distance_bounds(self) -> Tensor:
+        """Distances between the rows, rounded up."""
+        return margins.pair_distance_bounds(self.weight)
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Norm of the matrix, rounded up."""
+        self.output_shape(input_shape)
+        return matrix_norm_upper_bound(self.weight)
+
+
+class NormalizedLinear(Head):
+    r"""Last Layer Normalization (LLN): a linear layer with unit rows, f_i(z) = W_i z / ||W_i|| + b_i.
+
+    The rows may point anywhere; the certificate takes their true distances instead of orthogonality. A row of
+    zeros stays zero (rows shorter than 1e-12 are not stretched to unit length), and its certificates stay
+    right, since distances are those of the rows that run.
+
+    Guarantee: `pair_distance_bounds` and `lipschitz_bound` (between 1 and about sqrt(num_classes)) are proved
+    for the normalised rows.
+
+    Args:
+        in_features: length of the feature vector.
+        num_classes: number of logits.
+        bias: add a learnable bias per class, uniform in +-1/sqrt(in_features) at first.
+
+    Shape:
+        (N, in_features) -> (N, num_classes)
+
+    >>> head = NormalizedLinear(4, 3)
+    >>> head.normalized_weight().norm(dim=1).round(decimals=4).tolist()
+    [1.0, 1.0, 1.0]
+
+    Paper: section "Last Layer Normalization", Proposition 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        limit = in_features**-0.5
+        weight = torch.empty(num_classes, in_features, device=device, dtype=dtype).uniform_(-limit, limit)
+        self.weight = nn.Parameter(weight)
+        self.bias: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(
+                torch.empty(num_classes, device=device, dtype=dtype).uniform_(-limit, limit)
+            )
+
+    def normalized_weight(self) -> Tensor:
+        """The rows that multiply the features, each of unit norm."""
+        return F.normalize(self.weight, dim=1)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """W x + b with normalised rows."""
+        return F.linear(x, self.normalized_weight(), self.bias)
+
+    def pair_distances(self) -> Tensor:
+        """Distances between the normalised rows."""
+        return margins.pair_distances(self.normalized_weight())
+
+    def pair_distance_bounds(self) -> Tensor:
+        """Distances between the normalised rows, rounded up."""
+        return margins.pair_distance_bounds(self.normalized_weight())
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Norm of the matrix of normalised rows, rounded up."""
+        self.output_shape(input_shape)
+        return matrix_norm_upper_bound(self.normalized_weight().detach())
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """The normalised rows as a buffer."""
+        self.output_shape(input_shape)
+        return ConstantHead(self.normalized_weight(), self.bias)
+
+    def extra_repr(self) -> str:
+        """The arguments, in the form of `nn.Linear`."""
+        return super().extra_repr() if self.bias is not None else f"{super().extra_repr()}, bias=False"
+
+
+class OrthogonalHead(Head):
+    r"""Head with orthonormal rows, so that every pair of classes is sqrt(2) apart.
+
+    With more classes than features the columns are orthonormal instead; ||W^T (e_i - e_j)|| <= sqrt(2) still
+    holds, and so does every certificate.
+
+    Guarantee: `pair_distance_bounds` are proved for the rows as computed, sqrt(2) up to their rounding.
+
+    Args:
+        in_features: length of the feature vector.
+        num_classes: number of logits.
+        method: how the rows are kept orthonormal: "soc", "bjorck" or "cayley".
+        bias: add a learnable bias per class.
+        device, dtype: of the parameters.
+
+    Shape:
+        (N, in_features) -> (N, num_classes)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        method: str = "soc",
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        self.linear = OrthogonalLinear(
+            in_features, num_classes, method=method, bias=bias, device=device, dtype=dtype
+        )
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The orthogonal linear map."""
+        return self.linear(x)  # type: ignore[no-any-return]
+
+    def pair_distances(self) -> Tensor:
+        """sqrt(2) off the diagonal."""
+        parameter = next(self.linear.parameters())
+        ones = torch.ones(self.num_classes, self.num_classes, device=parameter.device, dtype=parameter.dtype)
+        return (ones * math.sqrt(2)).fill_diagonal_(0)
+
+    def pair_distance_bounds(self) -> Tensor:
+        """Distances between the rows as they come out of the orthogonalisation, rounded up."""
+        return margins.pair_distance_bounds(self._frozen_linear((self.in_features,)).weight)
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """That of the orthogonal linear map."""
+        return self.linear.lipschitz_bound(input_shape)
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """The orthonormal rows as a buffer."""
+        frozen = self._frozen_linear(input_shape)
+        return ConstantHead(frozen.weight, frozen.bias)
+
+    def _frozen_linear(self, input_shape: Shape) -> FrozenLinear:
+        frozen: nn.Module = self.linear.freeze(input_shape)
+        if type(frozen) is not FrozenLinear:  # whose weight need not be the matrix that it applies
+            raise NotProvedError(
+                f"OrthogonalHead: its {type(self.linear).__name__} freezes to {type(frozen).__name__}, of "
+                "which no matrix is known; let it freeze to a FrozenLinear"
+            )
+        return frozen

@@ -1,0 +1,235 @@
+"""Skew orthogonal convolution."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.errors import ArgumentError, choose
+from lipcert.functional.series import SERIES, Family, Series
+from lipcert.functional.skew import Pivot, SkewOperator
+from lipcert.functional.skew_norms import (
+    CONVERGED_ITERATIONS,
+    TRAINING_ITERATIONS,
+    kernel_norm_estimate,
+    kernel_norm_vectors,
+    operator_norm_estimate,
+    start_vector,
+)
+from lipcert.functional.taps import kernel_from_taps, skew_taps
+from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
+from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+
+
+def _quotient(target: float, norm: Tensor) -> Tensor:
+    """Target over norm; a skew operator that is zero (of one channel, say) needs no scale."""
+    return target / torch.where(norm > 0, norm, target)
+
+
+class _Scaled(NamedTuple):
+    """A skew operator, the factor that scales it, and the pair of vectors that the factor came from."""
+
+    operator: SkewOperator
+    scale: Tensor
+    pivot: Pivot | None
+
+
+@register_convolution("soc")
+class SOC(OrthogonalConv2d):
+    r"""Orthogonal convolution as a polynomial in a skew-symmetric one, with zero padding.
+
+    .. math:: y = p(A) x + b, \qquad A = \frac{r}{\mathrm{norm}(S)} S, \quad S^T = -S
+
+    The operator works on c = max(stride^2 in_channels, out_channels) channels: the input is padded with zero
+    channels, the first out_channels are kept. For skew A the matrix p(A) is normal with eigenvalues p(iy),
+    |y| <= ||A||, so it is orthogonal exactly as far as |p(iy)| = 1.
+
+    - ``series="isometric"``: p has the lowest degree that makes |p(iy)| close to 1 on the interval, with
+      max |p(iy)| = 1 and a phase that may drift from y. S is scaled by its norm on maps of the input's size.
+      Evaluation has a higher degree than training, and turns by the same angles to within 0.05.
+    - ``series="wide"``: the same on a longer interval, by one degree more: the layer can turn by larger
+      angles, learns more per epoch, and takes half as long again.
+    - ``series="exponential"``: p is the exponential, as in the paper: S is scaled to 0.7 (k > 1) or 1 (k = 1)
+      times the smallest norm of its kernel's four matrix reshapes. In evaluation p is within 2.42e-6 of exp;
+      in training a lower degree is used whose error for k > 1 is no larger than that of the paper's five
+      Taylor terms.
+
+    Guarantee:
+        `lipschitz_bound` is proved, in evaluation and under zero padding, for the weights at hand. It is 1,
+        because every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for, or above
+        1 by some 1e-5, where the norm of A can be proved only beyond that interval. It is larger for weights
+        whose norm the power iteration misses, which chance does not make; `certify` refuses these.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: 1, 3 or 5.
+        stride: 1 or 2; stride 2 is a 2x2 space-to-depth first.
+        bias: add a learnable bias per output channel.
+        series: "isometric", "wide" or "exponential".
+
+    Shape:
+        (N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)
+
+    Example:
+        >>> layer = SOC(3, 8, 3, stride=2).eval()
+        >>> layer(torch.rand(2, 3, 6, 4)).shape
+        torch.Size([2, 8, 3, 2])
+
+    Paper: section 3 (problem setup); Singla and Feizi, Skew Orthogonal Convolutions, ICML 2021.
+    """
+
+    kernel_sizes = (1, 3, 5)
+    vector: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        bias: bool = True,
+        series: str = "isometric",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
+        )
+        self.series = choose("series", series, SERIES)
+        c = self.channels = max(self.map_channels, out_channels)
+        taps = (kernel_size**2 + 1) // 2
+        self.weight = nn.Parameter(torch.randn(taps, c, c, device=device, dtype=dtype) * c**-0.5)
+        # The right singular vectors that training carries from step to step; evaluation never reads them.
+        self.register_buffer("vector", self.weight.new_empty(0))
+
+    @property
+    def family(self) -> Family:
+        """The polynomials of the chosen series, and how their argument is scaled."""
+        return SERIES[self.series]
+
+    @property
+    def evaluation_series(self) -> Series:
+        """The polynomial that runs in evaluation mode, and in certificates."""
+        return self.family.evaluation[self.kernel_size]
+
+    @property
+    def training_series(self) -> Series:
+        """The polynomial that runs in training mode."""
+        return self.family.training[self.kernel_size]
+
+    @property
+    def orthogonality_error(self) -> float:
+        """Largest | |p(iy)| - 1 | on the interval that the scaled operator's norm stays in."""
+        return self.evaluation_series.modulus_error
+
+    def transform(self, x: Tensor) -> Tensor:
+        """p(A) x on (N, map_channels, H, W)."""
+        kind = x.device.type
+        autocast = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else self.weight.dtype
+        if x.dtype != dtype and not autocast:
+            raise ArgumentError(f"SOC: expected {dtype} input, as its weights are, got {x.dtype}")
+        height, width = x.shape[2:]
+        if self.weights_are_constant():
+            key = (height, width, dtype)
+            scaled = self.cache.get((self.weight,), lambda: self._constant_operator(*key), key)
+        elif self.training:
+            scaled = self._training_operator(height, width, dtype)
+        else:
+            scaled = self._scaled_operator(height, width, dtype)
+        series = self.training_series if self.training else self.evaluation_series
+        return scaled.operator.series(
+            x.to(dtype), series.coefficients, scaled.scale, self.out_channels, scaled.pivot
+        )
+
+    def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
+        """The operator on maps of one size and the factor that makes it A; a function of the weights
+        alone.
+        """
+        # The layer does not depend on the size of its weights, but squares of very large ones would overflow.
+        largest = self.weight.detach().abs().amax()
+        weight = self.weight / torch.where(largest > 0, largest, 1.0)
+        operator = SkewOperator(skew_taps(weight), height, width)
+        scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
+        if dtype == self.weight.dtype:
+            return scaled
+        pivot = scaled.pivot
+        if pivot is not None:
+            pivot = (pivot[0].to(dtype), pivot[1].to(dtype), pivot[2])
+        return _Scaled(SkewOperator(operator.taps.to(dtype), height, width), scaled.scale, pivot)
+
+    def _constant_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
+        """A itself, its factor multiplied into the taps: powers of a large or small factor could overflow."""
+        scaled = self._scaled_operator(height, width, self.weight.dtype)
+        taps = (scaled.operator.taps * scaled.scale).to(dtype)
+        return _Scaled(SkewOperator(taps, height, width), torch.ones((), device="cpu"), None)
+
+    def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
+        """The same with few power iterations from where the last step ended, and many at the first step."""
+        operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
+        if self.vector.shape == self._vector_shape(height, width):
+            scaled, vector = self._scale(operator, self.vector, TRAINING_ITERATIONS)
+        else:
+            scaled, vector = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
+        self.vector = vector.to(self.weight.dtype)
+        return scaled
+
+    def _scale(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[_Scaled, Tensor]:
+        target = self.family.target[self.kernel_size]
+        if self.family.by_operator_norm:
+            pivot = operator_norm_estimate(operator, vector, iterations)
+            return _Scaled(operator, _quotient(target, pivot[2]), pivot), pivot[0]
+        norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
+        return _Scaled(operator, _quotient(target, norm), None), vector
+
+    def _start(self, operator: SkewOperator) -> Tensor:
+        if self.family.by_operator_norm:
+            return start_vector(self.weight, *self._vector_shape(operator.height, operator.width))
+        return kernel_norm_vectors(self.weight, self.channels, self.kernel_size)
+
+    def _vector_shape(self, height: int, width: int) -> Shape:
+        if self.family.by_operator_norm:
+            return (1, self.channels, height, width)
+        return (self.channels * self.kernel_size * (self.kernel_size + 1),)
+
+    @torch.no_grad()
+    def scaled_kernel(self, height: int, width: int) -> Tensor:
+        """Kernel (c, c, k, k) of A as evaluation uses it on maps of this size; exactly skew."""
+        return kernel_from_taps(self._constant_operator(height, width, self.weight.dtype).operator.taps)
+
+    def freeze(self, input_shape: Shape) -> nn.Module:
+        """A polynomial in a stored kernel or, on tiny maps, one matrix."""
+        frozen = self.frozen_series(input_shape)
+        return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that
+        run.
+        """
+        return self.frozen_series(input_shape).lipschitz_bound(input_shape)
+
+    def frozen_series(self, input_shape: Shape) -> FrozenSeries:
+        """The layer as evaluation runs it on maps of this size, with numbers in place of parameters."""
+        _, height, width = self.output_shape(input_shape)
+        return FrozenSeries(
+            self.scaled_kernel(height, width),
+            self.evaluation_series.coefficients,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            stride=self.stride,
+            bias=self.bias,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments, in the order and form of `nn.Conv2d`."""
+        return f"{super().extra_repr()}, series={self.series!r}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The vector takes the shape of the maps at the first training step, so a fresh layer has yet to
+        # learn it.
+        saved = state_dict.get(prefix + "vector")
+        if saved is not None and saved.shape != self.vector.shape:
+            self.vector = self.vector.new_empty(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)

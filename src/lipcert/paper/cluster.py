@@ -1,0 +1,118 @@
+"""Rows as jobs of a Ray cluster; a row whose worker dies is started again elsewhere and resumes."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from lipcert.errors import ArgumentError, LipcertError, not_installed
+from lipcert.paper.run import Failure, Job, State, Train
+
+RETRIES = 10
+"""How often a row may lose its worker (machine gone, out of memory, killed) before it counts as failed."""
+
+
+def run_on_ray(
+    jobs: Sequence[Job],
+    train: Train,
+    address: str = "ray",
+    *,
+    say: Callable[[str], None] = print,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Failure, ...]:
+    """Run what is not done on a Ray cluster, as many rows at a time as the cluster has room for.
+
+    A row asks for its `threads` CPUs (1 if unset) and, where there are GPUs, for one. Its folder must be
+    reachable under one path from every machine: that is where it finds its checkpoint when another worker
+    goes on with it.
+
+    Args:
+        jobs: the runs.
+        train: the training loop; Ray ships it to the workers.
+        address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
+        say: told about every row that begins or ends.
+        environment: variables for the workers, such as where the data is.
+
+    Raises:
+        ArgumentError: the address is none, Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = _import_ray()
+    open_jobs = [job for job in jobs if job.state is not State.DONE]
+    say(f"{len(jobs) - len(open_jobs)} of {len(jobs)} rows done before")
+    if not open_jobs:
+        return ()
+    started = _connect(ray, address)
+    try:
+        return _run(ray, open_jobs, train, say, environment or {})
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _run(
+    ray: ModuleType,
+    jobs: Sequence[Job],
+    train: Train,
+    say: Callable[[str], None],
+    environment: Mapping[str, str],
+) -> tuple[Failure, ...]:
+    gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+    # An error of lipcert is an answer and comes back as text; only a lost worker is worth another attempt.
+    remote = ray.remote(max_retries=RETRIES, runtime_env={"env_vars": dict(environment)})(_run_job)
+    waiting: dict[Any, Job] = {}
+    for job in jobs:
+        options = remote.options(num_cpus=job.config.threads or 1, num_gpus=gpus, name=job.out.name)
+        waiting[options.remote(Job(job.config, job.out.resolve()), train)] = job
+    failures = []
+    while waiting:
+        (finished,), _ = ray.wait(list(waiting), num_returns=1)
+        job = waiting.pop(finished)
+        try:
+            message = ray.get(finished)
+        except ray.exceptions.RayError as error:
+            message = f"the worker was lost or broke: {error}"
+        done = f"[{len(jobs) - len(waiting)}/{len(jobs)}] {job.out.name}"
+        say(f"{done}: failed: {message}" if message else f"{done}: done")
+        if message:
+            failures.append(Failure(job, message))
+    return tuple(failures)
+
+
+def _run_job(job: Job, train: Train) -> str:
+    """In the worker: run or go on; returns the message of an error that another attempt would meet again."""
+    try:
+        # The result of a row whose worker died after the last write is already there.
+        if job.state is not State.DONE:
+            job.run(train)
+    except LipcertError as error:
+        return str(error)
+    return ""
+
+
+def _connect(ray: ModuleType, address: str) -> bool:
+    """Connect unless connected; returns whether this call did, and so has to close the connection."""
+    if address != "ray" and not address.startswith("ray://"):
+        raise ArgumentError(f"cluster: expected 'ray' or an address 'ray://host:port', got {address!r}")
+    if ray.is_initialized():
+        return False
+    try:
+        if address == "ray":
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        with suppress(RuntimeError):
+            ray.shutdown()
+        raise ArgumentError(f"cluster: cannot reach {address!r} ({error}); is the cluster up?") from error
+    return True
+
+
+def _import_ray() -> ModuleType:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise not_installed("cluster", "ray", "cluster") from error
+    module: ModuleType = ray
+    return module

@@ -1,0 +1,70 @@
+"""Which pictures a page has: those that the evidence allows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from lipcert.report.evidence import Evidence
+from lipcert.report.learned import unusual_pairs
+from lipcert.report.plots.activations import angles_figure, regions_figure
+from lipcert.report.plots.attack import attack_figure
+from lipcert.report.plots.curve import Reported, curve_figure
+from lipcert.report.plots.histogram import histogram_figure
+from lipcert.report.plots.training import training_figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what it shows, in words."""
+
+    figure: Figure
+    description: str
+
+
+def run_pictures(run: Evidence, reported: Reported | None = None) -> dict[str, Picture]:
+    """All pictures about one run, by name."""
+    curve = curve_figure({run.name: run.outcomes}, reported)
+    found = {
+        "curve": Picture(curve, "Certified accuracy falls as the radius grows."),
+        "histogram": Picture(
+            histogram_figure(run.outcomes), "Images by certified radius, right and wrong ones."
+        ),
+    }
+    if run.audit is not None:
+        found["attack"] = Picture(
+            attack_figure(run.audit.radius, run.audit.distance),
+            "Distance of the nearest attack over the certified radius.",
+        )
+    if run.angles:
+        found["angles"] = Picture(
+            angles_figure(run.angles), "Learned angles of the activations, layer by layer."
+        )
+        found["regions"] = Picture(
+            regions_figure(unusual_pairs(run.angles)), "Regions of three learned activations."
+        )
+    if run.epochs:
+        found["training"] = Picture(
+            training_figure({run.name: run.epochs}), "Held-out accuracy and loss over the epochs."
+        )
+    return found
+
+
+def comparison_pictures(runs: Sequence[Evidence]) -> dict[str, Picture]:
+    """All pictures about several runs, by name; the histograms are numbered."""
+    found = {
+        "curve": Picture(
+            curve_figure({run.name: run.outcomes for run in runs}),
+            "Certified accuracy of every run against the radius.",
+        )
+    }
+    trained = {run.name: run.epochs for run in runs if run.epochs}
+    if trained:
+        found["training"] = Picture(
+            training_figure(trained), "Held-out accuracy and loss of every run over the epochs."
+        )
+    for number, run in enumerate(runs):
+        found[f"histogram{number}"] = Picture(
+            histogram_figure(run.outcomes, narrow=True), f"Images of {run.name} by radius."
+        )
+    return found

@@ -1,0 +1,204 @@
+"""Checkpoints: all a run needs to go on to the same bits, tensors as safetensors and the rest as JSON."""
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from lipcert.errors import CheckpointError, TrainingError
+from lipcert.files import write_atomically
+
+FORMAT = "lipcert training checkpoint 1"
+LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands. Data order and augmentation follow from (seed, step), the learning rate from step.
+
+    Args:
+        step: steps done.
+        total_steps: steps of the whole run; fixed once, also under a time budget.
+        elapsed: seconds of work so far, over all interruptions.
+        config: the options of the run.
+        data: fingerprint of the images and their split.
+        best: accuracies of the best model so far, if any.
+        latest: record of the latest evaluation, if any.
+        losses: sum of the losses and number of steps since the last record in metrics.jsonl.
+    """
+
+    step: int
+    total_steps: int
+    elapsed: float
+    config: dict[str, Any]
+    data: str
+    best: dict[str, Any] | None = None
+    latest: dict[str, Any] | None = None
+    losses: tuple[float, int] = (0.0, 0)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and found whole."""
+
+    path: Path
+    position: Position
+    tensors: dict[str, Tensor]
+    generators: dict[str, Any]
+
+
+def write_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+) -> None:
+    """Write model, momentum, position and random state as the latest checkpoint; the one before is kept.
+
+    Raises:
+        TrainingError: a weight is not finite; nothing is written, so the last good state survives.
+        CheckpointError: the file cannot be written; the last checkpoint is intact.
+    """
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"momentum.{name}"] = momentum
+    broken = [
+        name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()
+    ]
+    if broken:
+        raise TrainingError(
+            f"step {position.step}: {broken[0]} is no longer finite{last_good(folder)}; "
+            "try a smaller lr, a schedule with a warmup or precision fp32"
+        )
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    generators, states = _generator_states()
+    header = {
+        "format": FORMAT,
+        "position": json.dumps(asdict(position)),
+        "generators": json.dumps(generators),
+    }
+    try:
+        write_atomically(folder / LATEST, save(tensors | states, metadata=header), keep=folder / PREVIOUS)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {folder / LATEST} at step {position.step}: {error.strerror or error}"
+            f"{last_good(folder)}; make room (or mend the folder) and go on with --resume"
+        ) from error
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """Read the latest checkpoint of a run; None if it has none yet.
+
+    Raises:
+        CheckpointError: it is truncated, damaged or not a checkpoint of lipcert.
+    """
+    # A crash between the two renames of a write leaves only the previous one, which is good.
+    path = next((folder / name for name in (LATEST, PREVIOUS) if (folder / name).exists()), None)
+    if path is None:
+        return None
+    try:
+        return _read(path)
+    except CheckpointError as error:
+        previous = folder / PREVIOUS
+        if isinstance(error.__cause__, OSError):  # which says nothing of what the file holds
+            raise
+        if path == previous or not previous.exists():
+            raise CheckpointError(f"{error}; remove it to begin again at step 0") from error
+        try:
+            step = _read(previous).position.step
+        except CheckpointError:
+            raise CheckpointError(
+                f"{error}, and so is {previous}; remove both to begin again at step 0"
+            ) from error
+        raise CheckpointError(
+            f"{error}; the checkpoint before it ({previous}, step {step}) is good: rename it to {LATEST} and "
+            "resume again"
+        ) from error
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a checkpoint back: weights and buffers, momentum, and every random generator.
+
+    Raises:
+        CheckpointError: it belongs to another network.
+    """
+    saved = {k.removeprefix("model."): v for k, v in checkpoint.tensors.items() if k.startswith("model.")}
+    expected = model.state_dict()
+    parameters = dict(model.named_parameters())
+    for name in [*expected, *saved]:
+        mine, theirs = expected.get(name), saved.get(name)
+        # Buffers may have no shape yet: a layer that has not run does not know the size of its maps.
+        fits = (
+            mine is not None and theirs is not None and (name not in parameters or mine.shape == theirs.shape)
+        )
+        if not fits:
+            raise CheckpointError(
+                f"{checkpoint.path} belongs to another network: {name} is {_describe(theirs)} in the file "
+                f"and {_describe(mine)} in the model"
+            )
+    try:
+        model.load_state_dict(saved)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"{checkpoint.path} belongs to another network: {reason}") from error
+    for name, parameter in model.named_parameters():
+        momentum = checkpoint.tensors.get(f"momentum.{name}")
+        if momentum is not None:
+            # empty_like keeps the memory format that the optimizer itself would have chosen.
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+    _restore_generators(checkpoint)
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise CheckpointError(
+                    f"{path} is not a training checkpoint of this version of lipcert: expected format "
+                    f"{FORMAT!r}, got {header.get('format')!r}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        position = json.loads(header["position"])
+        position["losses"] = tuple(position["losses"])
+        return Checkpoint(path, Position(**position), tensors, json.loads(header["generators"]))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is truncated or damaged and cannot be read ({error})") from error
+
+
+def last_good(folder: Path) -> str:
+    """A clause for error messages that names the checkpoint which is left, or nothing if there is none."""
+    return f"; the last good checkpoint, {folder / LATEST}, is intact" if (folder / LATEST).exists() else ""
+
+
+def _describe(tensor: Tensor | None) -> str:
+    return "absent" if tensor is None else f"of shape {list(tensor.shape)}"
+
+
+def _generator_states() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """State of every global random generator of this process, as JSON or as tensors."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    generators = {
+        "python": random.getstate(),
+        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, gauss],
+    }
+    states = {"generator.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["generator.cuda"] = torch.cuda.get_rng_state()
+    return generators, states
+
+
+def _restore_generators(checkpoint: Checkpoint) -> None:
+    version, numbers, gauss = checkpoint.generators["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, *rest = checkpoint.generators["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(checkpoint.tensors["generator.cpu"])
+    if "generator.cuda" in checkpoint.tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(checkpoint.tensors["generator.cuda"])

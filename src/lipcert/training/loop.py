@@ -1,0 +1,398 @@
+"""The training loop: model and optimizer through the steps of a schedule, resumable to the same bits."""
+
+import os
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lipcert.certify.bound_file import write_bound
+from lipcert.certify.bounds import layer_bounds
+from lipcert.certify.records import write_records
+from lipcert.data.batches import Batches
+from lipcert.data.sources import load as load_data
+from lipcert.errors import TrainingError
+from lipcert.machine import has_bf16
+from lipcert.models.storage import load as load_model
+from lipcert.models.storage import save
+from lipcert.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
+from lipcert.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
+from lipcert.training.config import Interval, TrainConfig
+from lipcert.training.devices import (
+    make_fabric,
+    on_rank_zero,
+    process_group,
+    restored_settings,
+    sum_over_processes,
+)
+from lipcert.training.evaluation import SELECTED_BY, held_out_accuracy, proved_accuracy, selection_score
+from lipcert.training.interruption import Interrupted, Interruption
+from lipcert.training.losses import CertificateLoss
+from lipcert.training.metrics import MetricsLog, import_tensorboard
+from lipcert.training.optimizer import make_optimizer
+from lipcert.training.parts import Split, augmentation, build_model, load_split, seed_everything
+from lipcert.training.progress import Progress, Silent
+from lipcert.training.run_folder import describe_run, find_start
+from lipcert.training.schedule import learning_rate
+from lipcert.training.start import begin_with, look_up, refuse_other_split
+from lipcert.training.summary import RunSummary
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+LAST, BEST = "model.safetensors", "best.safetensors"
+DIVERGED = 1e4
+"""A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
+
+
+@restored_settings()
+@process_group()
+def train(
+    config: TrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Train a LipConvnet as `config` says and write everything to the folder `out`.
+
+    Guarantee: the weights depend on `config`, the data and the weights it starts from, if any. A run that
+    was killed and resumed ends in the same bits as one that was not, on the same kind of machine with the
+    same number of threads. A run with a time budget fixes its number of steps before the first one and keeps
+    it when it is resumed.
+
+    Selection uses held-out training images; the test set is read once, after the last step.
+
+    Args:
+        config: the options.
+        out: folder of the run; made if it is not there.
+        resume: go on with the run that `out` holds.
+        progress: told what happens; None is silence.
+
+    Raises:
+        ArgumentError: `config` asks for what does not exist, or `out` holds a run and `resume` is False.
+        CheckpointError: there is nothing to resume, a checkpoint is damaged, or a file cannot be written.
+        TrainingError: an option changed since the run began, or the loss is huge or not a number.
+        Interrupted: Ctrl-C or SIGTERM; a checkpoint has been written.
+    """
+    out, progress = Path(out), Silent() if progress is None else progress
+    fabric = make_fabric(config)
+    if fabric.global_rank:
+        progress = Silent()
+    elif config.precision == "bf16-mixed" and fabric.device.type == "cpu" and not has_bf16():
+        progress.say("this processor has no bf16 instructions: precision fp32 would be several times faster")
+    checkpoint = find_start(config, out, resume=resume, fabric=fabric)
+    interruption = Interruption()
+    try:
+        trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
+        # Only now: an option that no model or dataset takes leaves no folder behind.
+        on_rank_zero(
+            fabric, lambda: describe_run(config, out, checkpoint, trainer.started_from, resume=resume)
+        )
+        with interruption:
+            trainer.run()
+            # The state is whole and saved: from here on the first signal acts at once.
+            interruption.requested = True
+            try:
+                return trainer.finish()
+            except KeyboardInterrupt:
+                raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(out)}") from None
+    finally:
+        progress.end()
+
+
+class Trainer:
+    """One run as one process sees it; `train` makes it, runs it and lets it finish.
+
+    The images are those that `config` names, unless a split is given.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        fabric: "Fabric",
+        progress: Progress,
+        interruption: Interruption,
+        checkpoint: Checkpoint | None = None,
+        split: Split | None = None,
+    ) -> None:
+        self.config, self.out, self.fabric = config, out, fabric
+        self.progress, self.interruption = progress, interruption
+        self.interval = Interval.parse(config.checkpoint_every)
+        if config.tensorboard:
+            import_tensorboard()  # or fail before there is a folder
+        seed_everything(config.seed)
+        split = load_split(config) if split is None else split
+        self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
+        self.augment = augmentation(config, split.images)
+        self.model = build_model(config, split.images)
+        self.started_from: dict[str, Any] | None = None
+        if config.start_from is not None and checkpoint is None:
+            start = look_up(config.start_from)
+            refuse_other_split(start, config, split.fingerprint)
+            self.started_from = begin_with(self.model, start)
+            head = "its own" if self.started_from["head"] == "taken" else "a new, random"
+            progress.say(f"starts from {config.start_from}, with {head} head")
+        self.optimizer = make_optimizer(self.model, config, fabric.device)
+        self.forward, self.update = fabric.setup(self.model, self.optimizer)
+        self.criterion = CertificateLoss(config.gamma, offset=config.offset)
+        self.steps_per_epoch = len(self.batches(0))
+        # Reading the loss waits for a GPU, and agreeing on it for all processes: do it now and then.
+        self.sync_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else 10
+        self.unread_loss = torch.zeros((), device=fabric.device)
+        if checkpoint is None:
+            total = config.epochs * self.steps_per_epoch
+            self.position = Position(0, total, 0.0, config.to_dict(), split.fingerprint)
+        else:
+            if checkpoint.position.data != split.fingerprint:
+                raise TrainingError(
+                    f"resume: the images of {config.data} are not those this run began with; put them back, "
+                    "or start a new run in another folder"
+                )
+            restore(checkpoint, self.model, self.optimizer)
+            self.position = replace(checkpoint.position, config=config.to_dict())
+        self.read_step = self.position.step
+        self.is_new = checkpoint is None
+        self.log: MetricsLog | None = None
+
+    def batches(self, epoch: int, start_step: int = 0) -> Batches:
+        """The part of this process in the batches of one epoch; a last one that is not full is left out."""
+        return Batches(
+            self.images,
+            self.config.batch_size,
+            seed=self.config.seed,
+            epoch=epoch,
+            shuffle=True,
+            drop_last=True,
+            augment=self.augment,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            start_step=start_step,
+        )
+
+    def run(self) -> None:
+        """Do all steps that are left."""
+        on_rank_zero(self.fabric, self._open_log)
+        if self.is_new and self.config.minutes is not None:
+            self._fit_to_budget(self.config.minutes * 60)
+        step, total = self.position.step, self.position.total_steps
+        self.progress.begin(
+            step=step,
+            total_steps=total,
+            steps_per_epoch=self.steps_per_epoch,
+            batch_size=self.config.batch_size,
+        )
+        if step == total:
+            self.progress.say(f"all {total} steps are done")
+        self.started = self.saved = time.monotonic()
+        self.elapsed_before = self.position.elapsed
+        while step < total:
+            epoch, start = divmod(step, self.steps_per_epoch)
+            self.model.train()
+            for images, labels, _ in self.batches(epoch, start):
+                self._step(images, labels, step)
+                step += 1
+                at_end = step == total or step % self.steps_per_epoch == 0
+                if at_end or step % self.sync_every == 0 or self._is_saved_at(step):
+                    self._synchronise(step)
+                if step == total:
+                    break
+
+        asked = torch.tensor([float(self.interruption.requested)], device=self.fabric.device)
+        if sum_over_processes(self.fabric, asked)[0]:
+            raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(self.out)}")
+
+    def _open_log(self) -> None:
+        self.log = MetricsLog(self.out, after_step=self.position.step, tensorboard=self.config.tensorboard)
+
+    def _write_log(self, record: dict[str, Any]) -> None:
+        assert self.log is not None, "only the first process writes"
+        self.log.write(record)
+
+    def _step(self, images: Tensor, labels: Tensor, step: int) -> None:
+        lr = learning_rate(
+            self.config.schedule,
+            step,
+            self.position.total_steps,
+            lr=self.config.lr,
+            warmup=self.config.warmup,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.update.zero_grad(set_to_none=True)
+        loss: Tensor = self.criterion(self.model, self.forward(images), labels)
+        self.fabric.backward(loss)
+        self.update.step()
+        self.unread_loss += loss.detach()
+
+    def _synchronise(self, step: int) -> None:
+        """Agree with the other processes where the run stands; then evaluate, save or stop if it is time."""
+        is_due = self.interval.seconds is not None and time.monotonic() - self.saved >= self.interval.seconds
+        flags = torch.tensor([float(self.interruption.requested), float(is_due)], device=self.fabric.device)
+        told = torch.cat([self.unread_loss[None], flags])
+        loss_sum, stops, dues = sum_over_processes(self.fabric, told)
+        loss_sum /= self.fabric.world_size
+        steps = step - self.read_step
+        self.unread_loss.zero_()
+        self.read_step = step
+        if not loss_sum / steps < DIVERGED:  # or not a number
+            raise TrainingError(
+                f"step {step}: the loss is {loss_sum / steps}{last_good(self.out)}; try a smaller lr (it is "
+                f"{self.config.lr:g}), a schedule with a warmup or precision fp32 (it is "
+                f"{self.config.precision})"
+            )
+        past, count = self.position.losses
+        elapsed = self.elapsed_before + time.monotonic() - self.started
+        self.position = replace(
+            self.position, step=step, elapsed=elapsed, losses=(past + loss_sum, count + steps)
+        )
+        self.progress.advance(step=step, loss=loss_sum / steps)
+        if self._is_evaluated_at(step):
+            self._evaluate()
+        stopping = stops > 0 and step < self.position.total_steps
+        if dues > 0 or stopping or self._is_saved_at(step):
+            self.save_checkpoint()
+        if stopping:
+            total = self.position.total_steps
+            raise Interrupted(f"interrupted; step {step} of {total} is saved, {_how_to_resume(self.out)}")
+
+    def _is_saved_at(self, step: int) -> bool:
+        return step == self.position.total_steps or (
+            self.interval.steps is not None and step % self.interval.steps == 0
+        )
+
+    def _is_evaluated_at(self, step: int) -> bool:
+        return (
+            step == self.position.total_steps or step % (self.steps_per_epoch * self.config.eval_every) == 0
+        )
+
+    def _evaluate(self) -> None:
+        """Measure the held-out images, keep the best model, write a record; always before a checkpoint."""
+        accuracy = held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
+        step, epoch = self.position.step, self.position.step / self.steps_per_epoch
+        best = self.position.best
+        is_best = best is None or selection_score(accuracy) > selection_score(best)
+        total, count = self.position.losses
+        record: dict[str, Any] = {
+            "kind": "epoch",
+            "step": step,
+            "epoch": epoch,
+            "loss": total / count,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_second": self._speed(),
+            "elapsed": self.position.elapsed,
+            "held_out": accuracy,
+            "best": is_best,
+        }
+        if is_best:
+            on_rank_zero(self.fabric, lambda: save(self.model, self.out / BEST))
+            best = {"step": step, "epoch": epoch, "selected_by": SELECTED_BY} | accuracy
+        on_rank_zero(self.fabric, lambda: self._write_log(record))
+        self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
+        self.progress.evaluated(
+            epoch=epoch,
+            loss=total / count,
+            standard=accuracy["standard"],
+            certified=accuracy["certified"]["36/255"],
+        )
+
+    def _speed(self) -> float:
+        """Training images per second of the whole run so far, evaluations included."""
+        return self.position.step * self.config.batch_size / max(self.position.elapsed, 1e-9)
+
+    def save_checkpoint(self) -> None:
+        """Write the state of the run; the last good one stays if that fails."""
+        on_rank_zero(
+            self.fabric, lambda: write_checkpoint(self.out, self.model, self.optimizer, self.position)
+        )
+        self.saved = time.monotonic()
+
+    def _fit_to_budget(self, seconds: float) -> None:
+        """Measure, fix the number of steps once and for all, and save it before the first step."""
+        start = time.monotonic()
+        images, labels, _ = next(iter(self.batches(0)))
+
+        def step() -> None:
+            self._step(images, labels, 0)
+            self.unread_loss.item()
+
+        def evaluate() -> None:
+            held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
+
+        self.model.train()
+        times = measure(
+            self.model, self.optimizer, step, evaluate, PROBE_SHARE * seconds, self.fabric.broadcast
+        )
+        self.unread_loss.zero_()
+        spent = time.monotonic() - start
+        left = (1 - RESERVE) * seconds - spent
+        total = fitting_steps(left, *times, self.steps_per_epoch * self.config.eval_every)
+        total = self.fabric.broadcast(total)
+        self.position = replace(self.position, total_steps=total, elapsed=spent)
+        self.save_checkpoint()
+        self.progress.say(
+            f"{seconds / 60:g} minutes: {total} steps ({total / self.steps_per_epoch:.2f} epochs) at "
+            f"{times[0]:.3f} s each"
+        )
+
+    def finish(self) -> RunSummary:
+        """Save the last model, read the test set for the first time, write certificates and summary."""
+        latest, best = self.position.latest, self.position.best
+        assert latest is not None
+        assert best is not None
+        test: dict[str, dict[str, Any]] = {}
+
+        def certify_on_test_images() -> None:
+            save(self.model, self.out / LAST)
+            images = load_data(self.config.data, split="test", image_size=self.config.image_size)
+            found: dict[str, dict[str, Any]] = {}
+            models = [("last", LAST, latest["step"]), ("best", BEST, best["step"])]
+            for name, file, step in models[1:] if best["step"] == latest["step"] else models:
+                self.progress.say(f"certifying {len(images)} test images with the {name} model (step {step})")
+                model = load_model(self.out / file).to(self.fabric.device)
+                accuracy, certificates = proved_accuracy(model, images)
+                found[name] = {"step": step, "epoch": step / self.steps_per_epoch} | accuracy
+                if name == "best":
+                    write_records(self.out, certificates, images, model=model, weights=self.out / file)
+                    write_bound(layer_bounds(model), self.out)
+            test.update(last=found.get("last", found["best"]), best=found["best"])
+
+        on_rank_zero(self.fabric, certify_on_test_images)
+        summary = RunSummary(
+            out=str(self.out),
+            steps=self.position.step,
+            epochs=self.position.step / self.steps_per_epoch,
+            elapsed=self.position.elapsed,
+            images_per_second=self._speed(),
+            loss=latest["loss"],
+            held_out=latest["held_out"],
+            best=best,
+            test=self.fabric.broadcast(test),
+        )
+        on_rank_zero(self.fabric, lambda: self._report(summary))
+        return summary
+
+    def _report(self, summary: RunSummary) -> None:
+        for name, accuracy in summary.test.items():
+            if self.log is not None:
+                self.log.write({"kind": "test", "model": name} | accuracy)
+            certified = ", ".join(
+                f"{share:.2%} at {radius}" for radius, share in accuracy["certified"].items()
+            )
+            self.progress.say(
+                f"{name} model (epoch {accuracy['epoch']:g}) on {accuracy['images']} test images: "
+                f"{accuracy['standard']:.2%} standard, certified {certified}"
+            )
+        if self.log is not None:
+            self.log.close()
+        summary.write(self.out)
+        self.progress.say(f"everything is in {self.out}")
+
+
+def _how_to_resume(out: Path) -> str:
+    return f"go on with: lipcert train --out {shlex.quote(str(out))} --resume"

@@ -1,0 +1,131 @@
+"""What a run writes beside its weights: metrics.jsonl, environment.json, TensorBoard."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from lipcert.errors import CheckpointError, not_installed
+from lipcert.files import write_atomically
+from lipcert.machine import command_line, cpu_model
+
+METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
+
+
+class ScalarWriter(Protocol):
+    """The part of TensorBoard's SummaryWriter that is used here."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Record one number at one step."""
+
+    def close(self) -> None:
+        """Write what is pending."""
+
+
+class MetricsLog:
+    """Appends records to metrics.jsonl, one JSON object per line, and mirrors their numbers to TensorBoard.
+
+    Args:
+        folder: of the run.
+        after_step: where the run stands; what is already there is kept up to this step.
+        tensorboard: also write TensorBoard events to folder/tensorboard.
+    """
+
+    def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False) -> None:
+        self.path = folder / METRICS
+        self.writer = open_tensorboard(folder / "tensorboard") if tensorboard else None
+        kept = [record for record in read_metrics(folder) if _is_before(record, after_step)]
+        write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; it is on its way to the disk when this returns."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(record)}\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write {self.path}: {error.strerror or error}; make room and go on with --resume"
+            ) from error
+        if self.writer is not None:
+            for tag, value in _numbers(record):
+                self.writer.add_scalar(tag, value, record["step"])
+
+    def close(self) -> None:
+        """Write what TensorBoard still holds."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """All whole records of a run; the half-written last line of a killed run is left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = []
+    for line in lines[:-1]:  # what follows the last newline is empty or half a record
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path} is damaged: {line[:60]!r} is not a JSON record; remove that line, or the file"
+            ) from error
+    return records
+
+
+def open_tensorboard(folder: Path) -> ScalarWriter:
+    """TensorBoard's writer, from the extra `log`."""
+    return import_tensorboard()(str(folder))  # type: ignore[no-any-return,unused-ignore]
+
+
+def import_tensorboard() -> Any:
+    """The class of TensorBoard's writer.
+
+    Raises:
+        ArgumentError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise not_installed("tensorboard", "tensorboard", "log") from error
+    return SummaryWriter
+
+
+def environment(resumed_from_step: int | None) -> dict[str, Any]:
+    """What a reader needs to judge the numbers of a run: versions, machine, threads, command."""
+    return {
+        "lipcert": importlib.metadata.version("lipcert"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": importlib.metadata.version("numpy"),
+        "lightning-fabric": importlib.metadata.version("lightning-fabric"),
+        "system": platform.platform(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "command": command_line(),
+        "resumed_from_step": resumed_from_step,
+    }
+
+
+def _is_before(record: dict[str, Any], step: int) -> bool:
+    # The test line is written again by every finish.
+    return record.get("kind") != "test" and int(record.get("step", 0)) <= step
+
+
+def _numbers(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """All numbers of a nested record with their path, e.g. ("held_out/standard", 0.61)."""
+    if not prefix and record.get("kind") == "test":
+        prefix = f"test/{record['model']}/"
+    found: list[tuple[str, float]] = []
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found += _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append((f"{prefix}{key}", float(value)))
+    return found

@@ -1,0 +1,47 @@
+"""What a run comes to: the one record that is made when it ends."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lipcert.files import write_atomically
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The end of a run; the content of summary.json.
+
+    Args:
+        out: folder of the run.
+        steps: training steps done.
+        epochs: the same in passes over the training images.
+        elapsed: seconds of training and evaluation, over all interruptions, without the test line.
+        images_per_second: training images per second of `elapsed`.
+        loss: mean training loss since the evaluation before the last.
+        held_out: accuracies of the last model on the held-out images, an estimate.
+        best: the same of the best model, with its step; `selected_by` says how it was chosen.
+        test: proved accuracies on the test set, of the models "last" and "best".
+    """
+
+    out: str
+    steps: int
+    epochs: float
+    elapsed: float
+    images_per_second: float
+    loss: float
+    held_out: dict[str, Any]
+    best: dict[str, Any]
+    test: dict[str, dict[str, Any]]
+
+    def write(self, folder: Path) -> None:
+        """Write summary.json."""
+        write_atomically(folder / SUMMARY, (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> "RunSummary":
+        """Read the summary.json of a finished run."""
+        return cls(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
