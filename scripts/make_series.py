@@ -1,4 +1,4 @@
-"""Computes the polynomials of SOC and writes src/lipcert/functional/series_table.py.
+"""Computes the polynomials of SOC and writes src/lipcert/kernels/series_table.py.
 
     python scripts/make_series.py
 
@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
-from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.proofs.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 
-TABLE = Path(__file__).parents[1] / "src/lipcert/functional/series_table.py"
+TABLE = Path(__file__).parents[1] / "src/lipcert/kernels/series_table.py"
 # name: (radius, training, evaluation); these are (degree, largest phase drift), the drift in training from y,
 # in evaluation from the training polynomial
 ISOMETRIC = {
-    "isometric": (1.12, (2, 0.1), (4, 0.05)),
-    "wide": (2.0, (3, 0.3), (5, 0.05)),
+    "isometric": (1.12, (2, 0.1), (3, 0.05)),
+    "wide": (2.0, (3, 0.3), (4, 0.05)),
 }
 # name: (radius, degree)
 EXPONENTIAL = {
