@@ -37,7 +37,7 @@ def count(model: LipConvnet, folder: Path) -> None:
 USES: dict[str, Callable[[LipConvnet, Path], object]] = {
     "certify": count,
     "freeze": lambda model, _: lc.freeze(model)(IMAGES),
-    "bound": lambda model, _: lc.lipschitz_upper_bound(model),
+    "prove": lambda model, _: lc.prove(model).hash,
     "estimate": lambda model, _: lc.lipschitz_estimate(model, iterations=3),
     "audit": lambda model, _: lc.audit(model, IMAGES, attacks=["noise", "pgd", "pgd-minimal"]),
     "train": step,

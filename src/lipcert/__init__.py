@@ -12,17 +12,21 @@ if TYPE_CHECKING:
     from lipcert import export as export
     from lipcert import models as models
     from lipcert import nn as nn
+    from lipcert import operators as operators
+    from lipcert import optim as optim
     from lipcert import zoo as zoo
     from lipcert.attacks.audit import audit
     from lipcert.attacks.settings import AttackSettings
-    from lipcert.certify.bounds import lipschitz_upper_bound
+    from lipcert.certify.certificates import Certificates
     from lipcert.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
     from lipcert.certify.estimate import lipschitz_estimate
-    from lipcert.certify.radii import Certificates, certify
+    from lipcert.certify.network import ProvedNetwork
+    from lipcert.certify.prove import certify, prove
     from lipcert.estimator import RobustClassifier
+    from lipcert.loading import load
     from lipcert.models.freezing import freeze
     from lipcert.models.lipconvnet import LipConvnet, lipconvnet
-    from lipcert.models.storage import load, save
+    from lipcert.models.storage import save
     from lipcert.nn.activations import (
         GroupSort,
         Householder,
@@ -33,14 +37,10 @@ if TYPE_CHECKING:
     )
     from lipcert.nn.bcop import BCOP
     from lipcert.nn.cayley import Cayley
+    from lipcert.nn.contract import LipschitzModule, register_activation, register_convolution
+    from lipcert.nn.convolution import OrthogonalConv2d
     from lipcert.nn.heads import NormalizedLinear, OrthogonalHead
     from lipcert.nn.linear import OrthogonalLinear
-    from lipcert.nn.lipschitz import (
-        LipschitzModule,
-        OrthogonalConv2d,
-        register_activation,
-        register_convolution,
-    )
     from lipcert.nn.normalize import Normalize
     from lipcert.nn.shape import Flatten
     from lipcert.nn.soc import SOC
@@ -70,6 +70,7 @@ __all__ = [
     "OrthogonalConv2d",
     "OrthogonalHead",
     "OrthogonalLinear",
+    "ProvedNetwork",
     "RobustClassifier",
     "TrainConfig",
     "__version__",
@@ -80,8 +81,8 @@ __all__ = [
     "freeze",
     "lipconvnet",
     "lipschitz_estimate",
-    "lipschitz_upper_bound",
     "load",
+    "prove",
     "radius_from_l1",
     "register_activation",
     "register_convolution",
@@ -94,7 +95,7 @@ _HOMES = {
     "BCOP": "nn.bcop",
     "Cayley": "nn.cayley",
     "CertificateLoss": "training.losses",
-    "Certificates": "certify.radii",
+    "Certificates": "certify.certificates",
     "CertifiedAccuracy": "certify.curve",
     "Flatten": "nn.shape",
     "GroupSort": "nn.activations",
@@ -103,13 +104,14 @@ _HOMES = {
     "HouseholderND": "nn.activations",
     "HouseholderOrder": "nn.activations",
     "LipConvnet": "models.lipconvnet",
-    "LipschitzModule": "nn.lipschitz",
+    "LipschitzModule": "nn.contract",
     "MaxMin": "nn.activations",
     "Normalize": "nn.normalize",
     "NormalizedLinear": "nn.heads",
-    "OrthogonalConv2d": "nn.lipschitz",
+    "OrthogonalConv2d": "nn.convolution",
     "OrthogonalHead": "nn.heads",
     "OrthogonalLinear": "nn.linear",
+    "ProvedNetwork": "certify.network",
     "RobustClassifier": "estimator",
     "SOC": "nn.soc",
     "TrainConfig": "training.config",
@@ -119,11 +121,11 @@ _HOMES = {
     "freeze": "models.freezing",
     "lipconvnet": "models.lipconvnet",
     "lipschitz_estimate": "certify.estimate",
-    "lipschitz_upper_bound": "certify.bounds",
-    "load": "models.storage",
+    "load": "loading",
+    "prove": "certify.prove",
     "radius_from_l1": "certify.curve",
-    "register_activation": "nn.lipschitz",
-    "register_convolution": "nn.lipschitz",
+    "register_activation": "nn.contract",
+    "register_convolution": "nn.contract",
     "save": "models.storage",
     "train": "training.loop",
 }
@@ -134,6 +136,8 @@ _PACKAGES = (
     "export",
     "models",
     "nn",
+    "operators",
+    "optim",
     "zoo",
 )
 

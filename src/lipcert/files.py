@@ -1,9 +1,13 @@
-"""Writing files so that a reader, or a crash, sees the old content or the new, never a mixture."""
+"""Names of a run's files, and writing so that a reader, or a crash, sees old content or new, no mixture."""
 
 import os
+import secrets
 from pathlib import Path
 
 from lipcert.errors import CheckpointError
+
+LAST, BEST, PROVED = "model.safetensors", "best.safetensors", "best.proved.safetensors"
+"""In the folder of a run: weights of its last and of its best model, and what is proved of the best."""
 
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
@@ -12,10 +16,10 @@ def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) ->
     Raises:
         OSError: the disk is full, the folder is read-only, ...; `path` is then as it was.
     """
-    # One fixed name: what a killed process left behind is overwritten by the next write.
-    temporary = path.with_name(f".{path.name}.tmp")
+    # A name of its own for every writer: two that write the same file must not move each other's away.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """Arrays and pictures: the same certificates as the tensor they stand for, or a refusal in one sentence."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_short_forms(model: nn.Module) -> None:
     median = float(cert.radius.sort().values[1])
     printed = f"median radius {shown(median)}, proved"
     assert repr(cert) == f"Certificates(4 images, {certified} certified, {printed})"
-    assert repr(lc.certify(model, PIXELS[:1], precision="float32")).endswith("measured)")
+    assert repr(replace(cert, proved=False)).endswith("measured)")
     assert repr(lc.certify(model, PIXELS[:0])) == "Certificates(0 images)"
     accuracy = lc.certified_accuracy(cert, cert.prediction, radii=(0.0, 36 / 255 + 1e5))
     assert repr(accuracy) == (

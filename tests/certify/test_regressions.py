@@ -1,22 +1,21 @@
 """Ways in which published certificates were false. Each time the naive recipe is broken, and ours is not."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lipcert as lc
-from lipcert.certify import certify_logits
-from lipcert.certify.exact import exact_network
-from lipcert.functional.series import SERIES
-from lipcert.functional.taps import kernel_from_taps, skew_taps
+from lipcert.certify.certificates import certificates_from
+from lipcert.kernels.series import SERIES
+from lipcert.kernels.taps import kernel_from_taps, skew_taps
 from lipcert.nn import ConstantHead, Flatten, Normalize
-from lipcert.nn.frozen_circular import FrozenLinear
-from lipcert.nn.frozen_skew import FrozenSeries
+from lipcert.operators import SkewPolynomial
 
 
-def gain(layer: nn.Module, shape: tuple[int, ...]) -> float:
+def gain(layer: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
     """Norm of the dense Jacobian in float64."""
     size = math.prod(shape)
     with torch.no_grad():
@@ -32,17 +31,21 @@ def test_a_fresh_layer_in_evaluation_mode() -> None:
     u, v = (t / t.norm() for t in torch.randn(2, 36, dtype=torch.float64))
     estimate = float((u[:4] @ kernel.reshape(4, -1) @ v).abs())
     family = SERIES["isometric"]
-    naive = FrozenSeries(
-        kernel * (family.target[3] / estimate),
-        family.evaluation[3].coefficients,
+    upper = torch.triu_indices(4, 4, offset=1)
+    naive = SkewPolynomial(
+        centre=kernel[:, :, 1, 1][tuple(upper)],
+        taps=kernel.flatten(2).permute(2, 0, 1)[5:],
+        centre_factor=family.target[3] / estimate,
+        factor=family.target[3] / estimate,
+        coefficients=family.evaluation[3].coefficients,
         in_channels=4,
         out_channels=4,
-        stride=1,
         bias=None,
     )
-    assert gain(naive, (4, 4, 4)) > 10
+    assert torch.equal(naive.kernel(), kernel * (family.target[3] / estimate))
+    assert gain(naive.apply, (4, 4, 4)) > 10
     assert gain(layer, (4, 4, 4)) <= layer.lipschitz_bound((4, 4, 4)) <= 1 + 1e-6
-    assert naive.lipschitz_bound((4, 4, 4)) >= gain(naive, (4, 4, 4)) * (1 - 1e-12), (
+    assert naive.lipschitz_bound((4, 4, 4)) >= gain(naive.apply, (4, 4, 4)) * (1 - 1e-12), (
         "even that is bounded truly"
     )
 
@@ -78,12 +81,14 @@ def test_a_bias_that_cancels_in_the_last_layer(bits: int) -> None:
     """A constant of 2^bits is added to all features and taken off by the head: no digits are left."""
     torch.manual_seed(0)
     size, weight = 2.0**bits, torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    shift = FrozenLinear(torch.eye(2, dtype=torch.float64), torch.full((2,), size, dtype=torch.float64))
+    shift = nn.Linear(2, 2, dtype=torch.float64)
+    shift.weight.data, shift.bias.data = torch.eye(2).double(), torch.full((2,), size).double()
     head = ConstantHead(weight, -size * weight.sum(dim=1))
     model = nn.Sequential(Flatten(), shift, head)
     quantum = size * 2.0**-52
     images = 0.5 + quantum * torch.rand(40, 1, 1, 2, dtype=torch.float64) * 4
-    naive = certify_logits(model(images), head.pair_distance_bounds(), 1.0)
+    with torch.no_grad():
+        naive = certificates_from(model(images), head.pair_distances(), torch.zeros(40), 1.0)
     ours = lc.certify(model, images)
     assert torch.equal(ours.prediction, naive.prediction)
     broken = 0
@@ -101,8 +106,7 @@ def test_bisected_ties() -> None:
     model = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1).double().eval()
     images = torch.rand(64, 1, 4, 4, dtype=torch.float64)
     plain = lc.certify(model, images)
-    network = exact_network(model, (1, 4, 4))
-    classify = nn.Sequential(*(proved.layer for proved in network.layers), network.head)
+    classify = lc.prove(model).operator.apply
     pairs = [(i, j) for i in range(64) for j in range(i) if plain.prediction[i] != plain.prediction[j]][:12]
     assert len(pairs) == 12
     near = []
@@ -143,7 +147,7 @@ def test_the_largest_std_makes_radii_too_large() -> None:
     model = nn.Sequential(Normalize((0.0, 0.5, 0.0), stds), Flatten(), head).double()
     image = torch.tensor([0.5, 0.75, 0.5], dtype=torch.float64).view(3, 1, 1)
     cert = lc.certify(model, image[None])
-    naive = certify_logits(model(image[None]), head.pair_distance_bounds(), 1 / max(stds))
+    naive = certificates_from(model(image[None]), head.pair_distances() / max(stds), torch.zeros(1), 1.0)
     direction = torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1)
     assert naive.radius > 1.07 * cert.radius
     assert nearest_flip(model, image, direction, float(naive.radius)) < float(naive.radius)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
-from torch import nn
 
-from lipcert.nn.lipschitz import LipschitzModule, Shape
+from lipcert.nn import LipschitzModule
+from lipcert.operators import Shape
+from tests.contracts.dense import Function
 
 Build = Callable[[], LipschitzModule]
 
@@ -29,17 +30,17 @@ def trained(build: Build, shape: Shape) -> LipschitzModule:
     return layer
 
 
-def at_init(build: Build, shape: Shape) -> nn.Module:
+def at_init(build: Build, shape: Shape) -> LipschitzModule:
     """As built, never run."""
     return build().double().eval()
 
 
-def after_training(build: Build, shape: Shape) -> nn.Module:
+def after_training(build: Build, shape: Shape) -> LipschitzModule:
     """Trained, then put in evaluation mode."""
     return trained(build, shape).eval()
 
 
-def train_eval_train_eval(build: Build, shape: Shape) -> nn.Module:
+def train_eval_train_eval(build: Build, shape: Shape) -> LipschitzModule:
     """Evaluated before and between training, so that anything remembered would be stale."""
     layer = build().double().eval()
     x = torch.randn(2, *shape, dtype=torch.float64)
@@ -56,7 +57,7 @@ def train_eval_train_eval(build: Build, shape: Shape) -> nn.Module:
     return layer.eval()
 
 
-def saved_and_loaded(build: Build, shape: Shape) -> nn.Module:
+def saved_and_loaded(build: Build, shape: Shape) -> LipschitzModule:
     """Through safetensors, into a layer that has had other weights and has used them."""
     content = to_bytes({k: v.contiguous() for k, v in trained(build, shape).state_dict().items()})
     layer = build().double().eval()
@@ -66,7 +67,7 @@ def saved_and_loaded(build: Build, shape: Shape) -> nn.Module:
     return layer
 
 
-def copied(build: Build, shape: Shape) -> nn.Module:
+def copied(build: Build, shape: Shape) -> LipschitzModule:
     """A deep copy of a trained layer, the original changed afterwards."""
     layer = trained(build, shape)
     twin = copy.deepcopy(layer)
@@ -76,12 +77,13 @@ def copied(build: Build, shape: Shape) -> nn.Module:
     return twin.eval()
 
 
-def frozen(build: Build, shape: Shape) -> nn.Module:
-    """The inference form of a trained layer."""
-    return trained(build, shape).eval().freeze(shape)
+def frozen(build: Build, shape: Shape) -> Function:
+    """The operator of a trained layer."""
+    return trained(build, shape).eval().freeze(shape).apply
 
 
-HISTORIES: list[Callable[[Build, Shape], nn.Module]] = [
+History = Callable[[Build, Shape], Function]
+HISTORIES: list[History] = [
     at_init,
     after_training,
     train_eval_train_eval,

@@ -1,7 +1,6 @@
 """What every registered activation promises; a new one is picked up from the registry, unnamed here."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,9 +9,9 @@ from torch import nn
 from lipcert.errors import ArgumentError
 from lipcert.nn import ACTIVATIONS
 from tests.contracts.dense import dense_jacobian, rounding, worst_singular_value
-from tests.contracts.histories import HISTORIES
+from tests.contracts.histories import HISTORIES, History
+from tests.contracts.layers import CHANNELS
 
-CHANNELS = 12
 SHAPES = [(CHANNELS,), (CHANNELS, 1, 1), (CHANNELS, 2, 3)]
 
 every_activation = pytest.mark.parametrize("name", ACTIVATIONS)
@@ -22,11 +21,9 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 @every_activation
 @every_shape
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
-def test_the_jacobian_is_orthogonal(
-    name: str, shape: tuple[int, ...], history: Callable[..., nn.Module]
-) -> None:
-    layer = history(lambda: ACTIVATIONS[name](CHANNELS), shape)
-    jacobian = dense_jacobian(layer, shape)
+def test_the_jacobian_is_orthogonal(name: str, shape: tuple[int, ...], history: History) -> None:
+    function = history(lambda: ACTIVATIONS[name](CHANNELS), shape)
+    jacobian = dense_jacobian(function, shape)
     assert worst_singular_value(jacobian) <= rounding(jacobian)
 
 

@@ -1,84 +1,42 @@
 """What every registered convolution promises; a new one is picked up from the registry, unnamed here."""
 
 import copy
-from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
 from lipcert.errors import ArgumentError
-from lipcert.nn import CONVOLUTIONS, LipschitzModule, OrthogonalConv2d
+from lipcert.nn import CONVOLUTIONS
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
-from tests.contracts.histories import HISTORIES, Build
+from tests.contracts.histories import HISTORIES, Build, History, after_training
+from tests.contracts.layers import CASES, Case, convolution, convolution_cases
 
-
-class Case(NamedTuple):
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int
-    height: int
-    width: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return (self.inputs, self.height, self.width)
-
-
-CASES = [
-    Case(3, 3, 3, 1, 4, 4),
-    Case(2, 5, 3, 1, 5, 3),  # more channels, odd map
-    Case(5, 2, 3, 1, 3, 4),  # fewer channels
-    Case(4, 4, 1, 1, 3, 2),
-    Case(3, 4, 3, 1, 1, 1),  # a kernel larger than the map
-    Case(3, 3, 3, 1, 2, 1),
-    Case(2, 8, 3, 2, 4, 6),  # stride 2, square
-    Case(2, 3, 3, 2, 4, 4),  # stride 2, fewer channels
-    Case(1, 6, 1, 2, 2, 4),  # stride 2, more channels
-    Case(2, 3, 5, 1, 4, 5),
-]
-
-
-def cases(chosen: list[Case]) -> list[object]:
-    return [
-        pytest.param(name, case, id=f"{name}-{'-'.join(map(str, case))}")
-        for name, kind in CONVOLUTIONS.items()
-        for case in chosen
-        if case.kernel in kind.kernel_sizes
-    ]
-
-
-def builder(name: str, case: Case) -> Callable[[], OrthogonalConv2d]:
-    return lambda: CONVOLUTIONS[name](case.inputs, case.outputs, case.kernel, stride=case.stride)
-
-
-every_case = pytest.mark.parametrize(("name", "case"), cases(CASES))
-few_cases = pytest.mark.parametrize(("name", "case"), cases([CASES[1], CASES[7]]))
+every_case = pytest.mark.parametrize(("name", "case"), convolution_cases(CASES))
+few_cases = pytest.mark.parametrize(("name", "case"), convolution_cases([CASES[1], CASES[7]]))
 
 
 @every_case
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda h: h.__name__)
-def test_the_jacobian_is_orthogonal(name: str, case: Case, history: Callable[..., nn.Module]) -> None:
-    build = builder(name, case)
-    layer = history(build, case.shape)
-    jacobian = dense_jacobian(layer, case.shape)
-    # A frozen layer has no error of its own to state; the layer it came from has.
-    error = getattr(layer, "orthogonality_error", build().double().orthogonality_error)
+def test_the_jacobian_is_orthogonal(name: str, case: Case, history: History) -> None:
+    build = convolution(name, case)
+    function = history(build, case.shape)
+    jacobian = dense_jacobian(function, case.shape)
+    # An operator has no error of its own to state; the layer it came from has.
+    error = getattr(function, "orthogonality_error", build().double().orthogonality_error)
     assert worst_singular_value(jacobian) <= error + rounding(jacobian)
 
 
 @every_case
 def test_forward_and_backward_are_the_same_matrix(name: str, case: Case) -> None:
-    layer = builder(name, case)().double().eval()
+    layer = convolution(name, case)().double().eval()
     forward, backward = dense_matrix(layer, case.shape), dense_jacobian(layer, case.shape)
     torch.testing.assert_close(forward, backward, rtol=0, atol=rounding(forward))
 
 
 @every_case
 def test_the_shapes_are_those_of_conv2d(name: str, case: Case) -> None:
-    layer = builder(name, case)()
+    layer = convolution(name, case)()
     plain = nn.Conv2d(case.inputs, case.outputs, case.kernel, stride=case.stride, padding=case.kernel // 2)
     x = torch.randn(2, *case.shape)
     assert layer(x).shape == plain(x).shape == (2, *layer.output_shape(case.shape))
@@ -86,7 +44,7 @@ def test_the_shapes_are_those_of_conv2d(name: str, case: Case) -> None:
 
 @every_case
 def test_the_bound_holds_and_is_close(name: str, case: Case) -> None:
-    layer = builder(name, case)().double().eval()
+    layer = convolution(name, case)().double().eval()
     norm = float(torch.linalg.matrix_norm(dense_jacobian(layer, case.shape), 2))
     bound = layer.lipschitz_bound(case.shape)
     assert bound >= norm * (1 - 1e-14)
@@ -96,7 +54,7 @@ def test_the_bound_holds_and_is_close(name: str, case: Case) -> None:
 
 @few_cases
 def test_gradcheck(name: str, case: Case) -> None:
-    layer = builder(name, case)().double().eval()
+    layer = convolution(name, case)().double().eval()
     x = torch.randn(2, *case.shape, dtype=torch.float64, requires_grad=True)
     names, values = zip(
         *((n, p.detach().clone().requires_grad_()) for n, p in layer.named_parameters()), strict=True
@@ -111,21 +69,21 @@ def test_gradcheck(name: str, case: Case) -> None:
 @every_case
 def test_every_parameter_takes_part(name: str, case: Case) -> None:
     """Processes that share gradients wait for each of them."""
-    layer = builder(name, case)()
+    layer = convolution(name, case)()
     layer(torch.randn(2, *case.shape))[:, 0].sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
 
 
 @few_cases
 def test_a_precision_other_than_that_of_the_weights_is_refused(name: str, case: Case) -> None:
-    layer = builder(name, case)()
+    layer = convolution(name, case)()
     with pytest.raises((ArgumentError, RuntimeError), match=r"float|double|Double"):
         layer(torch.randn(1, *case.shape, dtype=torch.float64))
 
 
 @few_cases
 def test_single_precision_agrees(name: str, case: Case) -> None:
-    layer = builder(name, case)().eval()
+    layer = convolution(name, case)().eval()
     exact = copy.deepcopy(layer).double()
     x = torch.randn(3, *case.shape)
     with torch.no_grad():
@@ -135,7 +93,7 @@ def test_single_precision_agrees(name: str, case: Case) -> None:
 
 @few_cases
 def test_bfloat16_autocast_agrees_in_training_and_evaluation(name: str, case: Case) -> None:
-    layer = builder(name, case)()
+    layer = convolution(name, case)()
     x = torch.randn(3, *case.shape)
     for mode in (True, False):
         layer.train(mode)
@@ -156,12 +114,13 @@ def test_the_gradient_keeps_its_norm_through_40_layers(name: str) -> None:
     u = torch.randn(2, 4, 4, 4)
     (gradient,) = torch.autograd.grad(layers(x), x, u)
     gain = gradient.flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)
-    assert float((gain - 1).abs().max()) < 0.01
+    # As much as the layers themselves state, each; and rounding, of which there is little beside it.
+    assert float((gain - 1).abs().max()) <= 40 * layers[0].orthogonality_error + 1e-4  # type: ignore[operator]
 
 
 @few_cases
 def test_evaluation_depends_on_nothing_that_ran_before(name: str, case: Case) -> None:
-    layer = builder(name, case)().double()
+    layer = convolution(name, case)().double()
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     with torch.no_grad():
         before = layer.eval()(x)
@@ -173,7 +132,7 @@ def test_evaluation_depends_on_nothing_that_ran_before(name: str, case: Case) ->
 
 @few_cases
 def test_evaluation_is_the_same_with_and_without_gradients(name: str, case: Case) -> None:
-    layer = builder(name, case)().double().eval()
+    layer = convolution(name, case)().double().eval()
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     with torch.no_grad():
         quick = layer(x)
@@ -189,7 +148,7 @@ def test_evaluation_is_the_same_with_and_without_gradients(name: str, case: Case
 
 @few_cases
 def test_a_step_of_an_optimizer_is_seen(name: str, case: Case) -> None:
-    layer, fresh = builder(name, case)().double().eval(), builder(name, case)().double().eval()
+    layer, fresh = convolution(name, case)().double().eval(), convolution(name, case)().double().eval()
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     with torch.no_grad():
         before = layer(x)
@@ -204,7 +163,7 @@ def test_a_step_of_an_optimizer_is_seen(name: str, case: Case) -> None:
 
 @few_cases
 def test_what_inference_mode_left_behind_serves_a_later_attack(name: str, case: Case) -> None:
-    layer = builder(name, case)().eval().requires_grad_(False)
+    layer = convolution(name, case)().eval().requires_grad_(False)
     x = torch.rand(2, *case.shape)
     with torch.inference_mode():
         expected = layer(x).clone()
@@ -218,7 +177,7 @@ def test_what_inference_mode_left_behind_serves_a_later_attack(name: str, case: 
 @few_cases
 @pytest.mark.parametrize("edit", ["data", "in place", "one entry", "assigned data", "load_state_dict", "to"])
 def test_a_change_of_weights_is_seen(name: str, case: Case, edit: str) -> None:
-    layer, other = builder(name, case)().double().eval(), builder(name, case)().double().eval()
+    layer, other = convolution(name, case)().double().eval(), convolution(name, case)().double().eval()
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     with torch.no_grad():
         layer(x)
@@ -241,22 +200,18 @@ def test_a_change_of_weights_is_seen(name: str, case: Case, edit: str) -> None:
 
 
 @few_cases
-@pytest.mark.parametrize("how", ["deepcopy", "state_dict", "frozen"])
+@pytest.mark.parametrize("how", ["deepcopy", "state_dict"])
 def test_copies_compute_the_same(name: str, case: Case, how: str) -> None:
-    build: Build = builder(name, case)
-    layer = HISTORIES[1](build, case.shape)
-    assert isinstance(layer, LipschitzModule)
+    build: Build = convolution(name, case)
+    layer = after_training(build, case.shape)
     x = torch.randn(2, *case.shape, dtype=torch.float64)
     if how == "deepcopy":
-        twin: nn.Module = copy.deepcopy(layer)
-    elif how == "state_dict":
+        twin = copy.deepcopy(layer)
+    else:
         twin = build().double().eval()
         twin.load_state_dict(layer.state_dict())
-    else:
-        twin = layer.freeze(case.shape)
-        assert not list(twin.parameters())
     with torch.no_grad():
-        torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=1e-11 if how == "frozen" else 0)
+        torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

@@ -1,7 +1,11 @@
 """Save and load: the same network back, one file, whole or not at all, and one sentence for every damage."""
 
+import copy
+import dataclasses
 import json
 import os
+import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import lipcert as lc
-from lipcert.certify.exact import network_hash
-from lipcert.errors import ArgumentError, CheckpointError, LipcertError, NotProvedError
+from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.models.compact import compact, expand
 from lipcert.models.lipconvnet import LipConvnet
+from lipcert.models.storage import load, weights_hash
 from lipcert.nn import SOC
 
 
@@ -39,6 +43,11 @@ def rewrite(
         header = json.loads(content.metadata()["lipcert"])
     contents = load_file(path) if tensors is None else tensors
     save_file(contents, path, {"lipcert": json.dumps({**header, **(change or {})})})
+
+
+def peak_memory() -> int:
+    """Most memory that this process has ever held, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
@@ -70,6 +79,13 @@ def test_the_precision_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
         torch.equal(a, b) and a.dtype == b.dtype
         for a, b in zip(loaded.parameters(), model.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_precision_of_colour_networks_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = tiny(in_channels=3).to(dtype)
+    lc.save(model, tmp_path / "a.safetensors")
+    assert weights_hash(load(tmp_path / "a.safetensors")) == weights_hash(model)
 
 
 def test_load_draws_no_random_numbers(file: Path) -> None:
@@ -153,6 +169,50 @@ def test_a_header_that_cannot_be_built(file: Path) -> None:
         lc.load(file)
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("depth", 10**9),
+        ("width", 10**9),
+        ("image_size", 10**9),
+        ("image_size", 2**30),
+        ("num_classes", 10**12),
+        ("in_channels", 10**9),
+        ("depth", 10**400),
+        ("width", 10**400),
+        ("image_size", 10**400),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_description_larger_than_its_file_is_refused_at_once(
+    file: Path, setting: str, value: int, compacted: bool
+) -> None:
+    lc.save(tiny(), file, compact=compacted)
+    rewrite(file, {"config": {**dataclasses.asdict(tiny().config), setting: value}})
+    started, before = time.perf_counter(), peak_memory()
+    with pytest.raises(CheckpointError, match="describes a network that cannot be built"):
+        lc.load(file)
+    assert time.perf_counter() - started < 1
+    assert peak_memory() - before < 2**26
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_classes": 80, "image_size": 20},
+        {"in_channels": 80, "mean": [0.5] * 80, "std": [0.25] * 80},
+    ],
+    ids=["head", "first layer"],
+)
+def test_a_description_whose_matrices_are_larger_than_its_file_is_refused(
+    file: Path, change: dict[str, object]
+) -> None:
+    rewrite(file, {"config": {**dataclasses.asdict(tiny().config), **change}})
+    with pytest.raises(CheckpointError, match="describes a network that cannot be built"):
+        lc.load(file)
+
+
 def test_a_damaged_header(file: Path) -> None:
     save_file(load_file(file), file, {"lipcert": "{"})
     with pytest.raises(CheckpointError, match="its description is damaged"):
@@ -182,8 +242,44 @@ def test_integers_in_the_place_of_weights(file: Path) -> None:
 def test_names_of_the_zoo(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipcert.zoo.FOLDER", file.parent)
     assert isinstance(lc.load("net"), LipConvnet)
+    assert isinstance(load("net"), LipConvnet)
     with pytest.raises(CheckpointError, match=r"nett: no such file, and no network .*; did you mean 'net'"):
         lc.load("nett")
+
+
+def test_a_name_of_the_zoo_is_proved_or_trainable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipcert.zoo.FOLDER", file.parent)
+    proved = lc.prove(load(file))
+    proved.save(file.parent / "net.proved.safetensors")
+    found = lc.load("net")
+    assert isinstance(found, lc.ProvedNetwork)
+    assert found.hash == proved.hash
+    assert isinstance(load("net"), LipConvnet)  # what training starts from
+
+
+def test_the_folder_of_a_run(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    file.rename(run / "best.safetensors")
+    going_on = lc.load(run)
+    assert isinstance(going_on, LipConvnet)
+    lc.prove(going_on).save(run / "best.proved.safetensors")
+    assert isinstance(lc.load(run), lc.ProvedNetwork)
+    assert isinstance(lc.load(run / "best.safetensors"), LipConvnet)
+    assert isinstance(lc.load(str(run / "best.proved.safetensors")), lc.ProvedNetwork)
+
+
+def test_a_proved_file_is_told_by_what_it_holds(file: Path, tmp_path: Path) -> None:
+    lc.prove(load(file)).save(tmp_path / "other.safetensors")
+    file.rename(tmp_path / "weights.proved.safetensors")
+    assert isinstance(lc.load(tmp_path / "other.safetensors"), lc.ProvedNetwork)
+    assert isinstance(lc.load(tmp_path / "weights.proved.safetensors"), LipConvnet)
+
+
+def test_a_proved_file_holds_no_trainable_weights(file: Path) -> None:
+    lc.prove(load(file)).save(file)
+    with pytest.raises(CheckpointError, match=r"a safetensors file, but not one that lipcert.save wrote"):
+        load(file)
 
 
 def test_folders(tmp_path: Path) -> None:
@@ -249,30 +345,40 @@ def test_compact_taps_that_do_not_fit_are_named() -> None:
 
 def test_a_network_whose_layers_were_exchanged_is_not_saved_as_the_one_before(tmp_path: Path) -> None:
     model = tiny(width=4, activation="maxmin")
-    name = network_hash(model)
     model.body[0].activation1 = lc.GroupSort(4)
-    assert network_hash(model) != name
-    with pytest.raises(ArgumentError, match=r"stage1.activation1: GroupSort .* is not what"):
+    with pytest.raises(
+        ArgumentError, match=r"stage1\.activation1: .*GroupSort\(4\): is not what lipconvnet made"
+    ):
         lc.save(model, tmp_path / "m.safetensors")
     model = tiny()
     model.body[0].conv1.series = "wide"
-    with pytest.raises(ArgumentError, match=r"body.stage1.conv1: SOC .*'series': 'wide'.* is not what"):
+    with pytest.raises(ArgumentError, match=r"body\.stage1\.conv1: .*SOC\(.*series='wide'\): is not what"):
         lc.save(model, tmp_path / "m.safetensors")
+    model = tiny()
+    model.append(lc.MaxMin())
+    with pytest.raises(ArgumentError, match=r"^4: .*MaxMin\(\): is not what"):
+        lc.save(model, tmp_path / "m.safetensors")
+    model = tiny()
+    del model.body.stage2
+    with pytest.raises(ArgumentError, match="is not what lipconvnet made"):
+        lc.save(model, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_others_note_on_a_network_is_no_change(tmp_path: Path) -> None:
     model = tiny()
-    name = network_hash(model)
+    name = weights_hash(model)
     model.name = "run 7"  # type: ignore[assignment]
-    model.normalize.register_full_backward_hook(lambda *_: None).remove()
-    assert network_hash(model) == name
+    model.head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    assert weights_hash(model) == name
     lc.save(model, tmp_path / "m.safetensors")
+    assert weights_hash(load(tmp_path / "m.safetensors")) == name
 
 
-class MaxMin(lc.LipschitzModule):
+class MaxMin(lc.MaxMin):
     """Called as one of lipcert's, and another function."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def activate(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
 
@@ -283,20 +389,46 @@ class Doubled(LipConvnet):
 
 def test_what_is_no_longer_what_lipconvnet_made_is_not_saved(tmp_path: Path) -> None:
     model = tiny(activation="maxmin")
-    name = network_hash(model)
     model.body.stage1.activation1 = MaxMin()  # type: ignore[union-attr]
-    assert network_hash(model) != name
-    with pytest.raises(ArgumentError, match=r"activation1: .*MaxMin .* is not what lipconvnet made"):
+    with pytest.raises(ArgumentError, match=r"activation1: .*MaxMin\(\): is not what lipconvnet made"):
         lc.save(model, tmp_path / "a.safetensors")
-    doubled = Doubled(tiny().config)
-    doubled.load_state_dict((plain := tiny()).state_dict())
-    assert network_hash(doubled) != network_hash(plain)
-    with pytest.raises(LipcertError, match="Doubled"):
-        lc.save(doubled, tmp_path / "a.safetensors")
-    plain.head.register_forward_hook(lambda module, given, logits: 2 * logits)
-    with pytest.raises(NotProvedError, match=r"head: .* has a forward hook"):
-        lc.save(plain, tmp_path / "a.safetensors")
+    with pytest.raises(ArgumentError, match="got Doubled"):
+        lc.save(Doubled(tiny().config), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", [None, "written otherwise"])
+def test_the_hash_of_weights_is_the_same_in_every_version(
+    text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        monkeypatch.setattr(lc.SOC, "extra_repr", lambda self: text)
+    model = tiny()
+    for name, tensor in model.state_dict().items():
+        tensor.fill_(len(name) / 64)
+    assert weights_hash(model) == "22ee5e397efca74de7e85d994fef07373550ea3772c3f5f41b1dc547ce40aff8"
+    other = tiny(series="exponential")
+    other.load_state_dict(model.state_dict())
+    assert weights_hash(other) != weights_hash(model)
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+def test_the_hash_sees_every_number_and_its_precision(conv: str) -> None:
+    model = tiny(conv=conv, image_size=8)
+    seen = {weights_hash(model), weights_hash(copy.deepcopy(model).double())}
+    for tensor in model.state_dict().values():
+        if tensor.numel():
+            tensor.view(-1)[-1] += 2.0**-10
+            seen.add(weights_hash(model))
+    filled = sum(tensor.numel() > 0 for tensor in model.state_dict().values())
+    assert len(seen) == filled + 2
+
+
+def test_the_hash_is_that_of_the_file(file: Path) -> None:
+    assert weights_hash(load(file)) == weights_hash(load(file))
+    model = load(file)
+    lc.save(model, file)
+    assert weights_hash(load(file)) == weights_hash(model)
 
 
 @pytest.mark.parametrize("compacted", [False, True])

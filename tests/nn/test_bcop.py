@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lipcert.errors import ArgumentError
-from lipcert.functional.circular import circular_conv2d
+from lipcert.kernels.circular import circular_conv2d
 from lipcert.nn.bcop import BCOP
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 
@@ -44,7 +44,7 @@ def test_training_evaluation_and_frozen_agree(case: tuple[int, ...]) -> None:
         evaluated = layer.eval()(x)
     # The routes differ in the order of at most 9 products of orthonormal matrices.
     torch.testing.assert_close(trained, evaluated, rtol=0, atol=1e-13)
-    assert torch.equal(layer.freeze((inputs, height, width))(x), evaluated)
+    assert torch.equal(layer.freeze((inputs, height, width)).apply(x), evaluated)
 
 
 @pytest.mark.parametrize("case", [(2, 3, 3, 4, 4), (3, 2, 3, 4, 4), (4, 16, 3, 20, 20)], ids=str)
@@ -90,8 +90,8 @@ def test_steps_keep_it_orthogonal_in_float32() -> None:
         loss.backward()
         optimiser.step()
     # Weights in float32, the Jacobian of the finished kernel in float64.
-    frozen = layer.freeze((4, 4, 4)).double()
-    assert worst_singular_value(dense_matrix(frozen, (4, 4, 4))) <= layer.orthogonality_error
+    operator = layer.freeze((4, 4, 4)).to(dtype=torch.float64)
+    assert worst_singular_value(dense_matrix(operator.apply, (4, 4, 4))) <= layer.orthogonality_error
 
 
 def test_weights_are_orthogonalised_once_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

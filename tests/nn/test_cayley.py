@@ -6,7 +6,7 @@ import torch
 
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.nn.cayley import Cayley
-from lipcert.nn.frozen_circular import CircularConv2d, SpectralConv2d
+from lipcert.operators import CircularConvolution, Sequence, SpaceToDepth, SpectralConvolution
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.reference.cayley import cayley_convolution
 
@@ -74,9 +74,11 @@ def test_training_evaluation_and_frozen_agree(case: tuple[int, ...]) -> None:
     with torch.no_grad():
         evaluated = layer.eval()(x)
     assert torch.equal(trained, evaluated)
-    frozen = layer.freeze((inputs, height, width))
-    assert isinstance(frozen, SpectralConv2d if kernel == 3 and stride == 1 else CircularConv2d)
-    torch.testing.assert_close(frozen(x), evaluated, rtol=0, atol=1e-14)
+    operator = layer.freeze((inputs, height, width))
+    parts = operator.parts if isinstance(operator, Sequence) else (operator,)
+    assert [type(part) for part in parts[:-1]] == [SpaceToDepth] * (stride - 1)
+    assert isinstance(parts[-1], SpectralConvolution if kernel == 3 and stride == 1 else CircularConvolution)
+    torch.testing.assert_close(operator.apply(x), evaluated, rtol=0, atol=1e-14)
 
 
 def test_the_cache_knows_the_map_size() -> None:
@@ -143,7 +145,7 @@ def test_a_scale_beyond_rounding_is_refused(scale: float) -> None:
     layer = Cayley(3, 3, 3)
     with torch.no_grad():
         layer.scale.fill_(scale)
-    with pytest.raises(NotProvedError, match=r"Cayley: a scale of .* train with a smaller scale"):
+    with pytest.raises(NotProvedError, match=r"Cayley has a scale that .* train with a smaller scale"):
         layer.lipschitz_bound((3, 4, 4))
 
 

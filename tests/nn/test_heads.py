@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lipcert.errors import ArgumentError, NotProvedError
-from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
-from lipcert.nn.lipschitz import LipschitzModule
+from lipcert.errors import ArgumentError
+from lipcert.nn.contract import LipschitzModule
+from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead, find_head
 from lipcert.nn.shape import Flatten
-from lipcert.nn.walk import find_head, placed_layers, split_head, unwrap
+from lipcert.operators import Matrix
 from tests.contracts.dense import dense_matrix
 
 ROOT = math.sqrt(2)
@@ -57,7 +57,7 @@ def test_orthonormal_rows_are_root_two_apart(method: str) -> None:
     head = OrthogonalHead(6, 3, method=method).double()
     expected = ROOT * (1 - torch.eye(3, dtype=torch.float64))
     torch.testing.assert_close(head.pair_distances(), expected)
-    torch.testing.assert_close(head.pair_distance_bounds(), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(head.freeze((6,)).pair_bounds((6,)), expected, rtol=1e-12, atol=0)
     logits = torch.tensor([[5.0, 4.0, 3.0], [2.0, 2.0, 1.0]], dtype=torch.float64)
     result = head.certificate(logits, torch.tensor([0, 0]))
     torch.testing.assert_close(result, torch.tensor([1 / ROOT, 0.0], dtype=torch.float64))
@@ -66,7 +66,7 @@ def test_orthonormal_rows_are_root_two_apart(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_more_classes_than_features_stay_within_root_two(method: str) -> None:
     head = OrthogonalHead(2, 5, method=method).double()
-    assert head.pair_distance_bounds().max() <= ROOT * (1 + 1e-12)
+    assert head.freeze((2,)).pair_bounds((2,)).max() <= ROOT * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("kind", [NormalizedLinear, OrthogonalHead])
@@ -97,7 +97,8 @@ def test_a_row_of_zeros_keeps_its_certificates_right() -> None:
 @pytest.mark.parametrize("build", heads())
 def test_differences_of_logits_obey_the_bounds(build: type[Head]) -> None:
     head = build().double().eval()
-    bounds = head.pair_distance_bounds()
+    operator = head.freeze((6,))
+    bounds = operator.pair_bounds((6,))
     matrix = dense_matrix(head, (6,))
     true = (matrix[:, None] - matrix[None]).norm(dim=2)
     # The bias drops out of the oracle's differences up to a few eps.
@@ -105,6 +106,8 @@ def test_differences_of_logits_obey_the_bounds(build: type[Head]) -> None:
     torch.testing.assert_close(true, bounds, rtol=1e-12, atol=1e-12)
     norm = float(torch.linalg.matrix_norm(matrix, 2))
     assert norm * (1 - 1e-14) <= head.lipschitz_bound((6,)) <= norm * (1 + 1e-4)
+    assert operator.lipschitz_bound((6,)) == head.lipschitz_bound((6,))
+    assert operator.feature_bound((6,)) == 1
 
 
 @pytest.mark.parametrize("build", heads())
@@ -127,16 +130,17 @@ def test_the_certificate_is_reached(build: type[Head]) -> None:
 @pytest.mark.parametrize("build", heads())
 def test_frozen_heads_compute_and_certify_the_same(build: type[Head]) -> None:
     head = build().double().eval()
-    frozen = head.freeze((6,))
-    assert isinstance(frozen, Head)
-    assert not list(frozen.parameters())
+    operator = head.freeze((6,))
+    assert isinstance(operator, Matrix)
     x, labels = torch.randn(3, 6, dtype=torch.float64), torch.tensor([0, 1, 3])
     with torch.no_grad():
-        torch.testing.assert_close(frozen(x), head(x), rtol=0, atol=1e-14)
-        torch.testing.assert_close(frozen.certificate(frozen(x), labels), head.certificate(head(x), labels))
+        logits = operator.apply(x)
+        torch.testing.assert_close(logits, head(x), rtol=0, atol=1e-14)
+        frozen = ConstantHead(operator.weight, operator.bias)
+        torch.testing.assert_close(frozen.certificate(logits, labels), head.certificate(head(x), labels))
         for parameter in head.parameters():
             parameter.zero_()
-        assert frozen(x).any()
+        assert torch.equal(operator.apply(x), logits)
 
 
 @pytest.mark.parametrize("build", heads())
@@ -215,47 +219,27 @@ def test_bad_arguments(call: type[Head], message: str) -> None:
 def test_heads_are_found_behind_wrappers_and_live() -> None:
     model = nn.Sequential(Flatten(), NormalizedLinear(4, 2))
     assert find_head(nn.DataParallel(model)) is model[1]
-    body, head = split_head(model)
-    assert [type(m) for m in body] == [Flatten]
-    assert head is model[1]
-
-
-@pytest.mark.slow  # the first torch.compile imports half of torch
-def test_compiled_models_are_unwrapped() -> None:
-    model = nn.Sequential(Flatten(), NormalizedLinear(4, 2))
-    assert unwrap(torch.compile(model, backend="eager")) is model
-
-
-def test_a_last_plain_linear_counts_as_a_head() -> None:
-    linear = nn.Linear(4, 2)
-    _, head = split_head(nn.Sequential(Flatten(), linear))
-    x = torch.randn(3, 4)
-    torch.testing.assert_close(head(x), linear(x))
 
 
 @pytest.mark.parametrize(
-    "model", [nn.Sequential(Flatten()), nn.Sequential(), nn.Linear(2, 2), NormalizedLinear(2, 2)], ids=repr
+    ("model", "got"),
+    [
+        (nn.Sequential(Flatten()), "got Sequential ending in Flatten"),
+        (nn.Sequential(nn.Linear(2, 2)), "got Sequential ending in Linear"),
+        (nn.Sequential(), "got Sequential$"),
+        (nn.Linear(2, 2), "got Linear$"),
+        (NormalizedLinear(2, 2), "got NormalizedLinear$"),
+    ],
+    ids=repr,
 )
-def test_models_without_a_head_are_refused(model: nn.Module) -> None:
-    with pytest.raises(NotProvedError, match=r"model: expected an nn.Sequential that ends in a head"):
-        split_head(model)
+def test_models_without_a_head_are_refused(model: nn.Module, got: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"model: expected an nn.Sequential that ends in a head .*{got}"):
+        find_head(model)
 
 
-def test_layers_come_with_path_and_shape() -> None:
-    model = nn.Sequential(nn.Sequential(Flatten()), nn.Sequential(), NormalizedLinear(12, 2))
-    found = [(p.path, type(p.layer).__name__, p.input_shape) for p in placed_layers(model, (3, 2, 2))]
-    assert found == [("0.0", "Flatten", (3, 2, 2)), ("2", "NormalizedLinear", (12,))]
-
-
-def test_unknown_modules_are_refused_by_path_and_name() -> None:
-    model = nn.Sequential(nn.Sequential(Flatten(), nn.ReLU()))
-    with pytest.raises(NotProvedError, match=r"0\.1: ReLU has no proved bound; use a layer of lipcert"):
-        list(placed_layers(model, (3, 2, 2)))
-
-
-def test_layers_that_state_nothing_are_refused() -> None:
+def test_layers_that_do_not_freeze_cannot_be_built() -> None:
     class Mystery(LipschitzModule):
         pass
 
-    with pytest.raises(NotProvedError, match="Mystery has no proved Lipschitz bound"):
-        Mystery().lipschitz_bound((3,))
+    with pytest.raises(TypeError, match=r"abstract .*freeze"):
+        Mystery()  # type: ignore[abstract]

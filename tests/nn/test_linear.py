@@ -61,7 +61,7 @@ def test_training_evaluation_frozen_and_copies_agree(method: str) -> None:
     expected = layer(x)
     other = OrthogonalLinear(6, 4, method=method)
     other.load_state_dict(layer.state_dict())
-    forms = [copy.deepcopy(layer).eval(), layer.freeze((6,)), other.eval()]
+    forms = [copy.deepcopy(layer).eval(), layer.freeze((6,)).apply, other.eval()]
     with torch.no_grad():
         results = [form(x) for form in forms]
     assert all(torch.equal(result, expected) for result in results)

@@ -1,21 +1,20 @@
 import copy
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import lipcert as lc
 from lipcert.errors import ArgumentError, NotProvedError
-from lipcert.functional.series import SERIES
-from lipcert.functional.skew import Pivot, SkewOperator
-from lipcert.functional.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS
-from lipcert.functional.taps import transpose_kernel
+from lipcert.kernels.series import SERIES
+from lipcert.kernels.skew import Pivot, SkewOperator
+from lipcert.kernels.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS, start_vector
+from lipcert.kernels.taps import transpose_kernel
 from lipcert.nn import soc as soc_module
-from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries
 from lipcert.nn.soc import SOC
+from lipcert.operators import SkewPolynomial
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
-from tests.contracts.histories import HISTORIES
+from tests.contracts.histories import HISTORIES, History
 from tests.reference.exponential import PAPER_ERROR, dense_convolution
 
 every_series = pytest.mark.parametrize("series", SERIES)
@@ -23,7 +22,9 @@ every_series = pytest.mark.parametrize("series", SERIES)
 
 def test_the_exponential_series_is_the_exponential() -> None:
     layer = SOC(4, 4, 3, bias=False, series="exponential").double().eval()
-    kernel = layer.scaled_kernel(4, 3)
+    operator = layer.freeze((4, 4, 3))
+    assert isinstance(operator, SkewPolynomial)
+    kernel = operator.kernel()
     # A is 0.7 / sigma times the skew part, sigma the smallest norm of four reshapes: at most 2.1 in all.
     square = kernel.permute(0, 2, 1, 3).reshape(12, 12)
     sigma = min(torch.linalg.matrix_norm(m, 2) for m in (kernel.reshape(4, -1), square))
@@ -50,7 +51,7 @@ def test_training_and_evaluation_agree_within_the_training_error(series: str) ->
     x = torch.randn(4, 8, 5, 5)
     trained = layer(x)
     evaluated = layer.eval()(x)
-    # Moduli differ by the two stated errors, phases by at most 0.0505 (tests/functional/test_series.py).
+    # Moduli differ by the two stated errors, phases by at most 0.0505 (tests/kernels/test_series.py).
     allowed = layer.training_series.modulus_error + layer.orthogonality_error + 0.0505
     assert (trained - evaluated).norm() <= allowed * x.norm()
 
@@ -92,39 +93,65 @@ def test_evaluation_can_be_fine_tuned() -> None:
 
 
 @every_series
-@pytest.mark.parametrize(("shape", "kind"), [((4, 2, 2), FrozenMatrix), ((4, 24, 24), FrozenSeries)])
-def test_freezing_chooses_the_cheaper_form(series: str, shape: tuple[int, int, int], kind: type) -> None:
+@pytest.mark.parametrize("shape", [(4, 2, 2), (4, 24, 24)], ids=str)
+def test_it_freezes_to_its_evaluation_polynomial(series: str, shape: tuple[int, int, int]) -> None:
     layer = SOC(4, 4, 3, series=series).double().eval()
-    frozen = layer.freeze(shape)
-    assert isinstance(frozen, kind)
-    assert not list(frozen.parameters())
+    operator = layer.freeze(shape)
+    assert isinstance(operator, SkewPolynomial)
+    assert operator.coefficients == layer.evaluation_series.coefficients
     x = torch.randn(3, *shape, dtype=torch.float64)
-    torch.testing.assert_close(frozen(x), layer(x))
-    exact = torch.linalg.matrix_norm(dense_matrix(frozen, shape), 2) if shape[1] < 9 else 1 - 5e-4
-    bound = frozen.lipschitz_bound(shape)
-    assert exact <= bound <= 1 + 1e-6  # the bound of a matrix is proved to about 1e-7
+    torch.testing.assert_close(operator.apply(x), layer(x))
+    exact = torch.linalg.matrix_norm(dense_matrix(operator.apply, shape), 2) if shape[1] < 9 else 1 - 5e-4
+    assert exact <= operator.lipschitz_bound(shape) <= 1 + 1e-6
 
 
 def test_the_bound_follows_the_kernel_that_runs() -> None:
-    """A kernel that somebody scaled is bounded as it is; one that is not skew is refused."""
-    frozen = SOC(3, 3, 3).double().eval().freeze((3, 24, 24))
-    assert isinstance(frozen, FrozenSeries)
-    assert frozen.lipschitz_bound((3, 24, 24)) <= 1
-    frozen.kernel *= 4.0
-    assert frozen.lipschitz_bound((3, 24, 24)) > 2
-    frozen.kernel[0, 1, 0, 0] += 1e-9
-    assert not torch.equal(transpose_kernel(frozen.kernel), -frozen.kernel)
-    with pytest.raises(NotProvedError, match="not skew"):
-        frozen.lipschitz_bound((3, 24, 24))
+    """A kernel that somebody scaled is bounded as it is, and every kernel that an operator holds is skew."""
+    operator = SOC(3, 3, 3).double().eval().freeze((3, 24, 24))
+    assert isinstance(operator, SkewPolynomial)
+    assert operator.lipschitz_bound((3, 24, 24)) <= 1
+    scaled = replace(operator, factor=4 * operator.factor, centre_factor=4 * operator.centre_factor)
+    assert scaled.lipschitz_bound((3, 24, 24)) > 2
+    changed = replace(operator, taps=operator.taps + 1e-3 * torch.randn_like(operator.taps))
+    assert not torch.equal(changed.kernel(), operator.kernel())
+    assert torch.equal(transpose_kernel(changed.kernel()), -changed.kernel())
 
 
-def test_a_frozen_series_refuses_what_the_layer_refuses() -> None:
-    frozen = SOC(3, 8, 3, stride=2).eval().frozen_series((3, 8, 8))
-    for shape in ((1, 5, 8, 8), (1, 3, 7, 8), (3, 8, 8)):
-        with pytest.raises(ArgumentError, match="FrozenSeries: expected"):
-            frozen(torch.zeros(shape))
-    with pytest.raises(ArgumentError, match="FrozenSeries: expected maps of 3 channels"):
-        frozen.output_shape((3,))
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((5, 8, 8), "SkewPolynomial: expected maps of 12 channels"),
+        ((3, 7, 8), "SpaceToDepth: expected maps of even height and width"),
+        ((3,), "SpaceToDepth: expected maps"),
+    ],
+    ids=str,
+)
+def test_the_operator_refuses_what_the_layer_refuses(shape: tuple[int, ...], message: str) -> None:
+    layer = SOC(3, 8, 3, stride=2).eval()
+    with pytest.raises(ArgumentError, match=message):
+        layer.freeze((3, 8, 8)).output_shape(shape)
+    with pytest.raises(ArgumentError, match="SOC: "):
+        layer.freeze(shape)
+
+
+@every_series
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(series: str, value: float) -> None:
+    layer = SOC(3, 3, 3, series=series)
+    with torch.no_grad():
+        layer.weight[1, 0, 2] = value
+    with pytest.raises(NotProvedError, match="SOC: its weights are not finite; the model diverged"):
+        layer.freeze((3, 4, 4))
+
+
+@every_series
+def test_weights_of_zeros_freeze_to_the_constant_term(series: str) -> None:
+    layer = SOC(3, 3, 3, bias=False, series=series).eval()
+    with torch.no_grad():
+        layer.weight.zero_()
+        x = torch.rand(2, 3, 4, 4)
+        torch.testing.assert_close(layer.freeze((3, 4, 4)).apply(x), layer(x))
+        torch.testing.assert_close(layer(x), layer.evaluation_series.coefficients[0] * x)
 
 
 def test_a_layer_is_built_whatever_device_is_the_default() -> None:
@@ -142,9 +169,6 @@ def test_bad_arguments() -> None:
         SOC(3, 3, 3, series="isomertic")
     with pytest.raises(ArgumentError, match="kernel_size: SOC takes 1, 3, 5, got 2"):
         SOC(3, 3, 2)
-    frozen = SOC(3, 3, 3).eval().freeze((3, 2, 2))
-    with pytest.raises(ArgumentError, match=r"frozen for maps of shape \(3, 2, 2\), got \(3, 4, 4\)"):
-        frozen(torch.rand(1, 3, 4, 4))
 
 
 def test_repr_names_the_series() -> None:
@@ -182,7 +206,7 @@ def test_the_size_of_the_weights_is_immaterial(series: str, size: float) -> None
 )
 def test_every_series_keeps_the_contract(
     series: str,
-    history: Callable[..., nn.Module],
+    history: History,
     inputs: int,
     outputs: int,
     size: int,
@@ -228,3 +252,21 @@ def test_training_goes_on_from_the_last_vector(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(3):
         layer(x)
     assert asked == [CONVERGED_ITERATIONS, TRAINING_ITERATIONS, TRAINING_ITERATIONS]
+
+
+@pytest.mark.parametrize("series", ["isometric", "wide"])
+def test_a_norm_that_is_hidden_from_the_iteration_is_refused(series: str) -> None:
+    """A large plane orthogonal to the start vector: only rounding errors would ever find it."""
+    size = 16
+    start = start_vector(torch.empty(0, dtype=torch.float64), 1, size, 1, 1).flatten()
+    basis = torch.linalg.qr(torch.cat([start[:, None], torch.randn(size, size - 1).double()], dim=1)).Q
+    one, two, three, four = basis[:, 1:5].T
+    layer = SOC(size, size, 1, series=series).double().eval()
+    weak = torch.outer(basis[:, 0], three) + torch.outer(three, four)
+    with torch.no_grad():
+        layer.weight[0] = weak + 3 * torch.outer(one, two)
+    with pytest.raises(NotProvedError, match="whose norm the power iteration does not find"):
+        layer.freeze((size, 1, 1))
+    with torch.no_grad():
+        layer.weight[0] = weak
+    assert layer.freeze((size, 1, 1)).lipschitz_bound((size, 1, 1)) <= 1

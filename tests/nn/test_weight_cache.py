@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from lipcert.nn.lipschitz import WeightCache
+from lipcert.nn.cache import WeightCache
 
 
 def test_a_second_thread_in_the_middle_of_a_call_changes_nothing() -> None:

@@ -1,29 +1,29 @@
-"""Certificates: proved bounds, radii, records."""
+"""Certificates: proved networks, radii, records."""
 
 # `lipcert.certify` is the public name of a function and the name of this package. Python binds a package to
 # its parent whenever any part of it is imported, so the function would be gone after the first such import.
-# The package is therefore callable: a call is a call of `lipcert.certify.radii.certify`, and so is its help.
+# The package is therefore callable: a call is a call of `lipcert.certify.prove.certify`, and so is its help.
 
 import inspect
 import sys
 from types import ModuleType
 
-from lipcert.certify.bounds import layer_bounds, lipschitz_upper_bound
+from lipcert.certify.certificates import Certificates
 from lipcert.certify.curve import CertifiedAccuracy, certified_accuracy, certified_curve, radius_from_l1
 from lipcert.certify.estimate import layer_estimates, lipschitz_estimate
-from lipcert.certify.radii import Certificates, certify, certify_logits
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.prove import certify, prove
 
 __all__ = [
     "Certificates",
     "CertifiedAccuracy",
+    "ProvedNetwork",
     "certified_accuracy",
     "certified_curve",
     "certify",
-    "certify_logits",
-    "layer_bounds",
     "layer_estimates",
     "lipschitz_estimate",
-    "lipschitz_upper_bound",
+    "prove",
     "radius_from_l1",
 ]
 

@@ -1,59 +1,48 @@
 """Lipschitz constants by power iteration, as in appendix D of the paper; they never enter a certificate."""
 
-import copy
 import math
 
 import torch
 from torch import Tensor, nn
 
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.prove import prove
 from lipcert.errors import check_positive
-from lipcert.nn.lipschitz import LipschitzModule, Shape
-from lipcert.nn.walk import device_of, input_shape_of, placed_layers, unwrap
+from lipcert.operators import Operator, Shape
 
 
-def lipschitz_estimate(model: nn.Module, input_shape: Shape | None = None, *, iterations: int = 50) -> float:
-    """Estimate the Lipschitz constant from raw pixels to logits, as the product of the layers' estimates.
+def lipschitz_estimate(
+    model: nn.Module | ProvedNetwork, input_shape: Shape | None = None, *, iterations: int = 50
+) -> float:
+    """Estimate the Lipschitz constant from raw pixels to logits, as the product of the operators' estimates.
 
-    Each factor comes from below, so this is not a bound: `lipschitz_upper_bound` is. Draws no global random
-    numbers.
+    Each factor comes from below, so this is not a bound. Draws no global random numbers.
 
     Args:
-        model: a tree of `nn.Sequential` of lipcert's layers.
+        model: a proved network, or a model that can be proved; one operator after the other.
         input_shape: shape of one image; by default the one the model was built for.
-        iterations: steps of power iteration on each layer; the paper takes 50.
-
-    Raises:
-        NotProvedError: a module that is none of lipcert's layers, by path and name.
+        iterations: steps of power iteration on each operator; the paper takes 50.
 
     Paper: appendix D, "Results using revised Lipschitz constants".
     """
-    return math.prod(layer_estimates(model, input_shape, iterations=iterations).values())
+    return math.prod(layer_estimates(model, input_shape, iterations=iterations))
 
 
 def layer_estimates(
-    model: nn.Module, input_shape: Shape | None = None, *, iterations: int = 50
-) -> dict[str, float]:
-    """Estimated Lipschitz constant of every layer as it runs in evaluation, in float64, by path."""
+    model: nn.Module | ProvedNetwork, input_shape: Shape | None = None, *, iterations: int = 50
+) -> list[float]:
+    """Estimated Lipschitz constant of every operator in `ProvedNetwork.layers`, in float64."""
     check_positive(iterations=iterations)
-    model = unwrap(model)
-    shape = input_shape_of(model, input_shape)
-    exact = copy.deepcopy(model).double().eval().requires_grad_(False)
-    device = device_of(exact)
-    with torch.autocast(device.type, enabled=False):
-        return {
-            path: _layer_estimate(layer, at, iterations, device)
-            for path, layer, at in placed_layers(exact, shape)
-        }
+    network = model if isinstance(model, ProvedNetwork) else prove(model, input_shape)
+    return [_estimate(leaf.operator, leaf.input_shape, iterations, network.device) for leaf in network.layers]
 
 
-def _layer_estimate(
-    layer: LipschitzModule, input_shape: Shape, iterations: int, device: torch.device
-) -> float:
+def _estimate(operator: Operator, input_shape: Shape, iterations: int, device: torch.device) -> float:
     """Largest gain ||f(v) - f(0)|| / ||v|| met on the way to the leading singular vector v.
 
-    Around zero every layer of lipcert is affine or positively homogeneous, so that differences of its own
-    outputs are products with its Jacobian, and gradients are products with the transpose. A gain is then a
-    ratio of distances that the layer really has.
+    Around zero every operator is affine or positively homogeneous, so that differences of its outputs are
+    products with its Jacobian, and gradients are products with the transpose. A gain is then a ratio of
+    distances that the operator really has.
     """
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(1, *input_shape, dtype=torch.float64, device="cpu", generator=generator).to(device)
@@ -62,17 +51,17 @@ def _layer_estimate(
     for _ in range(iterations):
         v = v / v.norm()
         with torch.no_grad():
-            change = layer(v) - layer(origin)
+            change = operator.apply(v) - operator.apply(origin)
         gain = float(change.norm())
         largest = max(largest, gain)
         if not gain:
             break
-        v = _transpose_product(layer, v, change)
+        v = _transpose_product(operator, v, change)
     return largest
 
 
-def _transpose_product(layer: LipschitzModule, x: Tensor, u: Tensor) -> Tensor:
+def _transpose_product(operator: Operator, x: Tensor, u: Tensor) -> Tensor:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(layer(x), x, u)
+        (gradient,) = torch.autograd.grad(operator.apply(x), x, u)
     return gradient

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import ArgumentError
-from lipcert.nn.lipschitz import Shape
+from lipcert.operators.operator import Shape
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -163,3 +163,29 @@ def _readings(array: npt.NDArray[Any], expected: Shape | None, *, is_one: bool) 
 def _is_plausible(batch: npt.NDArray[Any], expected: Shape | None) -> bool:
     """Whether these are images for the model or, if it does not say, images of one or three channels."""
     return batch.shape[1] in MODES if expected is None else batch.shape[1:] == tuple(expected)
+
+
+def check_images(images: Tensor, expected: Shape) -> None:
+    """Refuse, with one sentence, whatever is not a batch of images of shape `expected` in [0, 1]."""
+    if not isinstance(images, Tensor):
+        raise ArgumentError(f"images: expected a torch.Tensor, got {type(images).__name__}")
+    if images.dim() != 4:
+        hint = "; add the batch axis with images[None]" if images.dim() == 3 else ""
+        raise ArgumentError(f"images: expected a batch (N, C, H, W), got shape {tuple(images.shape)}{hint}")
+    if images.dtype not in (torch.float32, torch.float64):
+        hint = "images.float()" if images.is_floating_point() else "images.float() / 255"
+        raise ArgumentError(
+            f"images: expected float32 or float64 pixels in [0, 1], got {images.dtype}; use {hint}"
+        )
+    if tuple(images.shape[1:]) != tuple(expected):
+        raise ArgumentError(
+            f"images: expected images of shape {tuple(expected)}, which the network was proved for, "
+            f"got {tuple(images.shape[1:])}"
+        )
+    if not bool(images.isfinite().all()):
+        raise ArgumentError("images: expected finite pixels, got NaN or infinity")
+    if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
+        raise ArgumentError(
+            f"images: expected raw pixels in [0, 1], got {float(images.min()):g} to {float(images.max()):g}; "
+            "do not normalise them, the model does"
+        )

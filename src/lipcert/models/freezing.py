@@ -1,40 +1,113 @@
-"""The inference form of a whole network."""
+"""The inference form of a whole network, for where no certificate is needed."""
 
-from collections import OrderedDict
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+from math import prod
+from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError
-from lipcert.nn.lipschitz import Shape
-from lipcert.nn.walk import input_shape_of, placed_layers, unwrap_unchanged
+from lipcert.models.reading import input_shape_of, read_model
+from lipcert.nn.wrappers import unwrap
+from lipcert.operators import Matrix, Operator, Reshape, Sequence, Shape, SkewPolynomial
 
 
-def freeze(model: nn.Module, input_shape: Shape | None = None) -> nn.Sequential:
-    """Same function for images of one shape, from buffers alone, each layer in the form that is fast there.
+class FrozenNetwork(nn.Module):
+    """Operators as a module: no parameters, no orthogonalisation, differentiable in its input.
 
-    The frozen network is flat, its layers named by where they stood ("body_stage1_conv1"), and ends in a
-    head, so that `certify` takes it like any other. It has no parameters and is in evaluation mode; the model
-    is left as it is, and later changes of its weights do not reach the frozen copy.
+    Attributes:
+        operator: the tree.
+        input_shape: of one image.
+    """
+
+    def __init__(self, operator: Operator, input_shape: Shape) -> None:
+        super().__init__()
+        self.operator, self.input_shape = operator, input_shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        if tuple(x.shape[1:]) != self.input_shape:
+            raise ArgumentError(
+                f"x: expected images of shape {self.input_shape}, which the network was frozen for, got "
+                f"{tuple(x.shape[1:])}"
+            )
+        return self.operator.apply(x)
+
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `.to`, `.float` and the like do to every tensor."""
+        self.operator = self.operator.with_arrays(change)
+        return self
+
+    def extra_repr(self) -> str:
+        """The operators."""
+        return repr(self.operator)
+
+
+def freeze(model: nn.Module, input_shape: Shape | None = None) -> FrozenNetwork:
+    """Same function for images of one shape, from numbers alone, each layer in the form that is fast there.
+
+    The model is left as it is, and later changes of its weights do not reach the frozen copy.
 
     Args:
-        model: a tree of `nn.Sequential` of lipcert's layers.
+        model: as `lipcert.prove` takes it.
         input_shape: shape of one image; by default the one the model was built for.
 
     Raises:
-        NotProvedError: a module that is none of lipcert's layers, by path and name.
-        ArgumentError: two layers whose paths differ in a dot only.
+        NotProvedError: a module or function that is not known, by path and name.
     """
-    model = unwrap_unchanged(model)
+    model = unwrap(model)
     shape = input_shape_of(model, input_shape)
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    # What is made in inference mode could never be differentiated through.
     with torch.inference_mode(mode=False), torch.no_grad():
-        for placed in placed_layers(model, shape):
-            name = placed.path.replace(".", "_") or "layer"
-            if name in layers:
-                raise ArgumentError(
-                    f"model: two layers would be called {name!r} when frozen; rename one of them"
-                )
-            layers[name] = placed.layer.freeze(placed.input_shape)
-    return nn.Sequential(layers).eval()
+        evaluated = copy.deepcopy(model).eval().requires_grad_(False)
+        operator = read_model(evaluated, shape, lambda operator, shape, path, layer: fastest(operator, shape))
+    return FrozenNetwork(operator, shape).eval()
+
+
+def fastest(operator: Operator, shape: Shape) -> Operator:
+    """The same function up to rounding, with one matrix where that takes fewer products."""
+    if isinstance(operator, Sequence):
+        parts: list[Operator] = []
+        for part in operator.parts:
+            parts.append(fastest(part, shape))
+            shape = part.output_shape(shape)
+        return Sequence.of(*parts)
+    if isinstance(operator, SkewPolynomial) and _matrix_is_cheaper(operator, shape):
+        return _as_matrix(operator, shape)
+    return operator
+
+
+@torch.no_grad()
+def _as_matrix(operator: SkewPolynomial, shape: Shape, chunk: int = 512) -> Operator:
+    """The matrix over all pixels and channels, found from the side that has fewer vectors."""
+    made = operator.output_shape(shape)
+    inputs, outputs = prod(shape), prod(made)
+    function: Any = operator.linear if inputs <= outputs else operator.adjoint
+    side = shape if inputs <= outputs else made
+    images = []
+    for start in range(0, prod(side), chunk):
+        count = min(chunk, prod(side) - start)
+        basis = operator.taps.new_zeros(count, prod(side))
+        basis[range(count), range(start, start + count)] = 1
+        images.append(function(basis.view(count, *side)).flatten(1))
+    matrix = torch.cat(images)
+    matrix = matrix.T.contiguous() if inputs <= outputs else matrix
+    bias = None if operator.bias is None else operator.bias.repeat_interleave(made[1] * made[2])
+    return Sequence.of(Reshape(), Matrix(matrix, bias), Reshape(made))
+
+
+def _matrix_is_cheaper(operator: SkewPolynomial, shape: Shape) -> bool:
+    """Cost model: multiplications per image.
+
+    A matrix costs rows x columns multiplications per image, the series a full convolution per degree but for
+    the channels that the first does not read and the last does not write. Matrices beyond 2^26 entries (256
+    MiB in float32) are never worth their memory.
+    """
+    out, height, width = operator.output_shape(shape)
+    entries = prod(shape) * out * height * width
+    degree = len(operator.coefficients) - 1
+    widths = [operator.in_channels, *[operator.channels] * (degree - 1), out]
+    series = sum(a * b for a, b in pairwise(widths)) * operator.kernel_size**2 * height * width
+    return entries <= 2**26 and entries < series

@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive, choose
+from lipcert.nn.contract import ACTIVATIONS, CONVOLUTIONS
+from lipcert.nn.convolution import OrthogonalConv2d
 from lipcert.nn.heads import Head, NormalizedLinear, OrthogonalHead
-from lipcert.nn.lipschitz import (
-    ACTIVATIONS,
-    CONVOLUTIONS,
-    OrthogonalConv2d,
-    Shape,
-    is_plain,
-    is_theirs,
-    settings,
-)
 from lipcert.nn.normalize import Normalize
 from lipcert.nn.shape import Flatten
 from lipcert.nn.soc import SOC
+from lipcert.operators.operator import Shape
 
 HEADS = ("lln", "orthogonal")
 MAX_STAGES = 5
@@ -44,6 +38,13 @@ class LipConvnetConfig:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     series: str
+
+    @property
+    def title(self) -> str:
+        """The network in a few words."""
+        head = "LLN" if self.head == "lln" else self.head
+        kind = f"{self.conv.upper()}, {self.activation}, {head} head, width {self.width}"
+        return f"LipConvnet-{self.depth} ({kind})"
 
     @property
     def stages(self) -> int:
@@ -89,24 +90,10 @@ class LipConvnet(nn.Sequential):
             )
         )
         self.config = config
-        self.as_built = structure_of(self)
 
     def features(self, images: Tensor) -> Tensor:
         """What enters the head, (N, D)."""
         return self.flatten(self.body(self.normalize(images)))  # type: ignore[no-any-return]
-
-
-def structure_of(model: nn.Module) -> list[str]:
-    """Path, class and settings of every module inside of a model."""
-    found = []
-    for path, module in model.named_modules(remove_duplicate=False):
-        # What somebody notes on the model itself, or on a Sequential, decides nothing.
-        kept = {} if isinstance(module, nn.Sequential) else settings(module)
-        plain = {name: value for name, value in kept.items() if is_plain(value)}
-        kind = type(module)
-        name = f"{kind.__module__}.{kind.__qualname__}" if is_theirs(kind) else kind.__qualname__
-        found.append(f"{path or 'model'}: {name} {plain}")
-    return found
 
 
 def lipconvnet(

@@ -1,6 +1,7 @@
 """Save and load: one safetensors file that carries its own description; nothing in it is ever executed."""
 
 import dataclasses
+import hashlib
 import json
 import os
 from difflib import get_close_matches
@@ -18,8 +19,9 @@ from lipcert import zoo
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.files import write_or_explain
 from lipcert.models import compact as compacting
-from lipcert.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet, structure_of
-from lipcert.nn.walk import unwrap_unchanged
+from lipcert.models.lipconvnet import LipConvnet, LipConvnetConfig, lipconvnet
+from lipcert.nn.normalize import Normalize
+from lipcert.nn.wrappers import unwrap
 
 FORMAT = 1
 KEY = "lipcert"
@@ -38,22 +40,20 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, compact: bool = Fals
 
     Raises:
         ArgumentError: the model was not made by `lipconvnet`, or layers were exchanged since.
-        NotProvedError: hooks or methods that were put on a module, which no file can carry.
         CheckpointError: the folder does not exist or cannot be written to.
     """
-    inner = unwrap_unchanged(model, to_prove=False)
+    inner = unwrap(model)
     if type(inner) is not LipConvnet:
         raise ArgumentError(
             f"model: expected a network made by lipcert.lipconvnet, got {type(inner).__name__}; "
             "save other modules with safetensors.torch.save_file(model.state_dict(), path)"
         )
-    pairs = zip_longest(structure_of(inner), inner.as_built)
-    changed = [new or f"without {old} this" for new, old in pairs if new != old]
-    if changed:
-        raise ArgumentError(
-            f"{changed[0]} is not what lipconvnet made, so the file would be read as another network; save "
-            "the state_dict with safetensors.torch.save_file"
-        )
+    for mine, built in zip_longest(_structure(inner), _structure(_build(inner.config))):
+        if mine != built:
+            raise ArgumentError(
+                f"{mine or built}: is not what lipconvnet made, so the file would be read as another "
+                "network; save what lipcert.prove makes of it, or its state_dict"
+            )
     header = {
         "format": FORMAT,
         "lipcert": version("lipcert"),
@@ -83,13 +83,50 @@ def load(path: str | os.PathLike[str]) -> LipConvnet:
     file = _locate(path)
     header, tensors = _read(file)
     config = _config(file, header)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        try:
-            model = lipconvnet(**dataclasses.asdict(config))
-        except ArgumentError as error:
-            raise CheckpointError(f"{file}: describes a network that cannot be built ({error})") from error
+    try:
+        _refuse_larger_than(sum(t.numel() for t in tensors.values()), len(tensors), config)
+        model = _build(config)
+    except (ArgumentError, TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"{file}: describes a network that cannot be built ({error})") from error
     _fill(file, model, compacting.expand(model, tensors) if header.get("compact") else tensors)
     return model.eval()
+
+
+def weights_hash(model: LipConvnet) -> str:
+    """SHA-256 that names trainable weights: the config and all tensors, in the order of their names."""
+    digest = hashlib.sha256(json.dumps(dataclasses.asdict(model.config), sort_keys=True).encode())
+    for name, value in sorted(model.state_dict().items()):
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _build(config: LipConvnetConfig) -> LipConvnet:
+    """A network of these settings on the CPU; the global random numbers are left as they are."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        return lipconvnet(**dataclasses.asdict(config))
+
+
+def _structure(model: LipConvnet) -> list[str]:
+    """Path, class and arguments of every module; those of a normalisation are tensors, which a file holds."""
+    return [
+        f"{path or 'model'}: {type(m).__module__}.{type(m).__name__}"
+        + ("" if type(m) is Normalize else f"({m.extra_repr()})")
+        for path, m in model.named_modules(remove_duplicate=False)
+    ]
+
+
+def _refuse_larger_than(numbers: int, tensors: int, config: LipConvnetConfig) -> None:
+    """Raise before a network is built that its file cannot fill: building it could take all memory."""
+    widest = config.width * 2**config.stages
+    first = 4 * config.in_channels if config.conv in ("soc", "bcop") else 0
+    least = max(widest**2 // 8, first**2 // 8, config.in_channels, config.features * config.num_classes // 8)
+    if config.depth > 5 * max(tensors, 1) or least > numbers:
+        raise ValueError(
+            f"its {numbers} numbers are too few for depth {config.depth}, width {config.width}, images of "
+            f"{config.input_shape} and {config.num_classes} classes"
+        )
 
 
 def _locate(path: str | os.PathLike[str]) -> Path:

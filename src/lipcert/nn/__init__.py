@@ -1,4 +1,4 @@
-"""Layers: state and arguments; the maths is in lipcert.functional. Importing this fills the registries."""
+"""Layers: state and arguments; the maths is in lipcert.kernels. Importing this fills the registries."""
 
 from lipcert.nn.activations import (
     GroupSort,
@@ -10,16 +10,16 @@ from lipcert.nn.activations import (
 )
 from lipcert.nn.bcop import BCOP
 from lipcert.nn.cayley import Cayley
-from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
-from lipcert.nn.linear import OrthogonalLinear
-from lipcert.nn.lipschitz import (
+from lipcert.nn.contract import (
     ACTIVATIONS,
     CONVOLUTIONS,
     LipschitzModule,
-    OrthogonalConv2d,
     register_activation,
     register_convolution,
 )
+from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
+from lipcert.nn.linear import OrthogonalLinear
 from lipcert.nn.normalize import Normalize
 from lipcert.nn.shape import Flatten
 from lipcert.nn.soc import SOC

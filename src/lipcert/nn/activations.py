@@ -6,10 +6,13 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from lipcert.errors import ArgumentError, NotProvedError
-from lipcert.functional.activations import groupsort, householder, maxmin
-from lipcert.functional.householder import MAX_ORDER, householder_chain, householder_nd, householder_order
-from lipcert.nn.lipschitz import LipschitzModule, Shape, register_activation
+from lipcert.errors import ArgumentError
+from lipcert.kernels.activations import groupsort, householder, maxmin
+from lipcert.kernels.householder import MAX_ORDER, householder_chain, householder_nd, householder_order
+from lipcert.nn.contract import LipschitzModule, register_activation
+from lipcert.operators import activations as operators
+from lipcert.operators.operator import Operator, Shape
+from lipcert.operators.tree import Sequence
 
 TILT = math.pi / 64
 """Angle given to extra sectors at the start: with none at all their parameters would not learn."""
@@ -65,28 +68,6 @@ class Activation(LipschitzModule):
             )
         return input_shape
 
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Exactly 1 for all finite parameters; rounding in the evaluation is not part of it."""
-        self.output_shape(input_shape)
-        self.check_parameters()
-        return 1.0
-
-    def check_parameters(self) -> None:
-        """Raise NotProvedError if the parameters are none for which the bound is proved."""
-        for name, value in self.state_dict().items():
-            if not bool(torch.isfinite(value).all()):
-                raise NotProvedError(
-                    f"{type(self).__name__}: {name} is not finite; the model diverged or is damaged"
-                )
-
-    def freeze(self, input_shape: Shape) -> nn.Module:
-        """The same function; the parameters become buffers."""
-        frozen = super().freeze(input_shape)
-        for name, value in list(frozen.named_parameters(recurse=False)):
-            delattr(frozen, name)
-            frozen.register_buffer(name, value.detach())
-        return frozen
-
     def extra_repr(self) -> str:
         """The arguments."""
         return "" if self.channels is None else str(self.channels)
@@ -103,6 +84,11 @@ class MaxMin(Activation):
 
     def __init__(self) -> None:
         super().__init__(None, 2)
+
+    def freeze(self, input_shape: Shape) -> Operator:
+        """Groups of two."""
+        self.output_shape(input_shape)
+        return operators.GroupSort(2)
 
     def activate(self, x: Tensor) -> Tensor:
         """Sort the pairs."""
@@ -123,6 +109,11 @@ class GroupSort(Activation):
 
     def __init__(self, group_size: int) -> None:
         super().__init__(None, group_size)
+
+    def freeze(self, input_shape: Shape) -> Operator:
+        """The same."""
+        self.output_shape(input_shape)
+        return operators.GroupSort(self.group_size)
 
     def activate(self, x: Tensor) -> Tensor:
         """Sort the groups."""
@@ -157,6 +148,11 @@ class Householder(Activation):
     ) -> None:
         super().__init__(channels, 2)
         self.theta = nn.Parameter(torch.full((channels // 2,), math.pi / 2, device=device, dtype=dtype))
+
+    def freeze(self, input_shape: Shape) -> Operator:
+        """The angles as numbers."""
+        self.output_shape(input_shape)
+        return operators.Householder(self.theta.detach().clone())
 
     def activate(self, x: Tensor) -> Tensor:
         """Reflect the pairs on the far side of their line."""
@@ -207,6 +203,14 @@ class HouseholderOrder(Activation):
             widths[1] = math.log(TILT / (order - 1) / (math.pi - TILT))
             self.widths = nn.Parameter(widths)
 
+    def freeze(self, input_shape: Shape) -> Operator:
+        """Angles and widths as numbers; order 1 is the plain reflection."""
+        self.output_shape(input_shape)
+        theta = self.theta.detach().clone()
+        if self.widths is None:
+            return operators.Householder(theta)
+        return operators.HouseholderOrder(theta, self.widths.detach().clone())
+
     def activate(self, x: Tensor) -> Tensor:
         """Apply to every pair the matrix of its sector."""
         return (
@@ -254,6 +258,11 @@ class HouseholderChain(Activation):
         start = math.pi / 2 + torch.linspace(0, 2 * TILT if length > 1 else 0, length, dtype=torch.float64)
         start = start.to(device=device, dtype=dtype or torch.get_default_dtype())
         self.theta = nn.Parameter(start[:, None].repeat(1, channels // 2))
+
+    def freeze(self, input_shape: Shape) -> Operator:
+        """One reflection after the other."""
+        self.output_shape(input_shape)
+        return Sequence.of(*(operators.Householder(theta.clone()) for theta in self.theta.detach()))
 
     def activate(self, x: Tensor) -> Tensor:
         """Apply the links in turn."""
@@ -307,17 +316,14 @@ class HouseholderND(Activation):
             vectors[link, first], vectors[link, second] = 1 - slope, -1 - slope
         self.vectors = nn.Parameter(vectors)
 
+    def freeze(self, input_shape: Shape) -> Operator:
+        """The normals as numbers."""
+        self.output_shape(input_shape)
+        return operators.HouseholderND(self.vectors.detach().clone())
+
     def activate(self, x: Tensor) -> Tensor:
         """Reflect the groups link by link."""
         return householder_nd(x, self.vectors)
-
-    def check_parameters(self) -> None:
-        """Raise NotProvedError unless all vectors are finite and nonzero."""
-        super().check_parameters()
-        if not bool((self.vectors != 0).any(dim=1).all()):
-            raise NotProvedError(
-                "HouseholderND: vectors holds a zero vector, which has no mirror; give it a direction"
-            )
 
     def extra_repr(self) -> str:
         """The arguments."""

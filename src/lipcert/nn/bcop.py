@@ -1,16 +1,16 @@
 """BCOP: orthogonal convolutions as products of half-shifts."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
-from lipcert.functional.bcop import bcop_kernel, bcop_transform
-from lipcert.functional.circular import circular_conv2d
-from lipcert.functional.orthogonalize import orthonormal_basis, polar_factor
-from lipcert.functional.precision import at_least_single, without_autocast
-from lipcert.nn.frozen_circular import CircularConv2d
-from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+from lipcert.kernels.bcop import bcop_kernel, bcop_transform
+from lipcert.kernels.circular import circular_conv2d
+from lipcert.kernels.orthogonalize import orthonormal_basis, polar_factor
+from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.nn.contract import register_convolution
+from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.determined import refuse_undetermined
+from lipcert.operators.convolution import CircularConvolution
 
 
 @register_convolution("bcop")
@@ -41,7 +41,7 @@ class BCOP(OrthogonalConv2d):
     >>> layer, layer(torch.zeros(1, 3, 32, 32)).shape
     (BCOP(3, 8, kernel_size=3, stride=2), torch.Size([1, 8, 16, 16]))
 
-    Reference: Q. Li et al., NeurIPS 2019; see `lipcert.functional.bcop`.
+    Reference: Q. Li et al., NeurIPS 2019; see `lipcert.kernels.bcop`.
     """
 
     kernel_sizes = (1, 3, 5)
@@ -103,14 +103,10 @@ class BCOP(OrthogonalConv2d):
         matrix, bases = self.factors()
         return bcop_transform(x, matrix.to(self.weight.dtype), bases.to(self.weight.dtype))
 
-    def freeze(self, input_shape: Shape) -> CircularConv2d:
+    def freeze_transform(self, height: int, width: int) -> CircularConvolution:
         """One circular convolution with the finished kernel."""
-        self.output_shape(input_shape)
-        return CircularConv2d(self._constant_kernel(), self.bias, stride=self.stride)
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Proved for the kernel as computed in float64: the largest norm over the frequencies of the map."""
-        return copy.deepcopy(self).double().freeze(input_shape).lipschitz_bound(input_shape)
+        refuse_undetermined(self, self.weight, self.bases)
+        return CircularConvolution(self.kernel().contiguous(), self.frozen_bias())
 
     def _constant_kernel(self) -> Tensor:
         # A tensor made in inference mode could not take part in a later attack's backward pass.

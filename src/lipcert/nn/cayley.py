@@ -6,15 +6,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lipcert.errors import NotProvedError
-from lipcert.functional.cayley import cayley_transform
-from lipcert.functional.circular import kernel_spectrum, pointwise, spectral_conv2d
-from lipcert.functional.precision import at_least_single, without_autocast
-from lipcert.nn.frozen_circular import CircularConv2d, FrozenConv2d, SpectralConv2d
-from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
-
-LARGEST_ERROR = 1e-6
-"""Orthogonality error in float64 beyond which a bound is refused: such a layer is mostly rounding."""
+from lipcert.kernels.cayley import cayley_transform
+from lipcert.kernels.circular import kernel_spectrum, pointwise, spectral_conv2d
+from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.nn.contract import register_convolution
+from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.determined import refuse_large_scale
+from lipcert.operators.convolution import CircularConvolution, SpectralConvolution
+from lipcert.operators.operator import Operator
 
 
 @register_convolution("cayley")
@@ -103,38 +102,22 @@ class Cayley(OrthogonalConv2d):
         with without_autocast(x):
             return spectral_conv2d(at_least_single(x), spectrum).to(x.dtype)
 
-    def freeze(self, input_shape: Shape) -> FrozenConv2d:
+    def freeze_transform(self, height: int, width: int) -> Operator:
         """The finished matrices: per frequency, or one for all pixels if K is 1 x 1."""
-        _, height, width = self.output_shape(input_shape)
-        spectrum = self._constant_spectrum(height, width)
+        refuse_large_scale(self, copy.deepcopy(self).double().orthogonality_error)
+        spectrum = self.spectrum(height, width)
+        if spectrum.is_complex():
+            spectrum = torch.view_as_real(spectrum.resolve_conj())
+        spectrum = spectrum.to(self.weight.dtype).contiguous()
         if self.weight.shape[-1] == 1:
-            return CircularConv2d(spectrum[0, :, :, None, None], self.bias, stride=self.stride)
-        return SpectralConv2d(spectrum, self.bias, map_size=(height, width), stride=self.stride)
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Proved for the matrices as computed in float64: their largest norm.
-
-        Raises:
-            NotProvedError: the scale is so large that even in float64 the transform loses its orthogonality.
-        """
-        exact = copy.deepcopy(self).double()
-        if not exact.orthogonality_error <= LARGEST_ERROR:
-            raise NotProvedError(
-                f"Cayley: a scale of {self.scale.item():.3g} makes the rounding error of the transform "
-                f"larger than {LARGEST_ERROR}; train with a smaller scale"
-            )
-        return exact.freeze(input_shape).lipschitz_bound(input_shape)
+            return CircularConvolution(spectrum[0, :, :, None, None], self.frozen_bias())
+        return SpectralConvolution(spectrum, self.frozen_bias(), (height, width))
 
     def _spectrum_for(self, height: int, width: int) -> Tensor:
         if not self.weights_are_constant():
             return self.spectrum(height, width)
         weights, size = (self.weight, self.scale), (height, width)
         return self.cache.get(weights, lambda: self.spectrum(*size), size)
-
-    def _constant_spectrum(self, height: int, width: int) -> Tensor:
-        # A tensor made in inference mode could not take part in a later attack's backward pass.
-        with torch.inference_mode(False), torch.no_grad():
-            return self.spectrum(height, width)
 
     @torch.no_grad()
     def _norm_bound(self) -> float:

@@ -7,19 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipcert.errors import ArgumentError, NotProvedError, check_positive
-from lipcert.functional import margins
-from lipcert.functional.spectral import matrix_norm_upper_bound
-from lipcert.nn.frozen_circular import FrozenLinear
+from lipcert.errors import ArgumentError, check_positive
+from lipcert.kernels import margins
+from lipcert.nn.contract import LipschitzModule
 from lipcert.nn.linear import OrthogonalLinear
-from lipcert.nn.lipschitz import LipschitzModule, Shape
+from lipcert.nn.wrappers import unwrap
+from lipcert.operators.linear import Matrix
+from lipcert.operators.operator import Shape
 
 
 class Head(LipschitzModule):
     """A linear map from features to logits, with the distances between its rows.
 
-    The laws: for features z and z', |(f_i - f_j)(z) - (f_i - f_j)(z')| <= pair_distances()[i, j] * ||z - z'||
-    up to the head's stated orthogonality, and without any reservation for `pair_distance_bounds()`.
+    The law: for features z and z', |(f_i - f_j)(z) - (f_i - f_j)(z')| <= pair_distances()[i, j] * ||z - z'||
+    up to the head's stated orthogonality. What is proved is proved of the matrix that it freezes to.
 
     Args:
         in_features: length of the feature vector.
@@ -38,10 +39,6 @@ class Head(LipschitzModule):
     @abstractmethod
     def pair_distances(self) -> Tensor:
         """(K, K): ||W_i - W_j|| of the rows that multiply the features, differentiable in the weights."""
-
-    @abstractmethod
-    def pair_distance_bounds(self) -> Tensor:
-        """(K, K) in float64: proved upper bounds on ||W_i - W_j|| of the rows in evaluation."""
 
     def certificate(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Signed certificate of each label, min over i != l of (f_l - f_i) / ||W_l - W_i||; differentiable.
@@ -81,9 +78,7 @@ class Head(LipschitzModule):
 class ConstantHead(Head):
     """Linear head with fixed rows, whatever they are: Proposition 1 takes their true distances.
 
-    The frozen form of the other heads, and the way in for any linear last layer.
-
-    Guarantee: `pair_distance_bounds` and `lipschitz_bound` are proved for the stored rows.
+    The way in for any linear last layer that is not trained.
 
     Args:
         weight: (num_classes, in_features); copied.
@@ -116,14 +111,10 @@ class ConstantHead(Head):
         """Distances between the rows."""
         return margins.pair_distances(self.weight)
 
-    def pair_distance_bounds(self) -> Tensor:
-        """Distances between the rows, rounded up."""
-        return margins.pair_distance_bounds(self.weight)
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Norm of the matrix, rounded up."""
+    def freeze(self, input_shape: Shape) -> Matrix:
+        """The rows and biases."""
         self.output_shape(input_shape)
-        return matrix_norm_upper_bound(self.weight)
+        return Matrix(self.weight.clone(), None if self.bias is None else self.bias.clone())
 
 
 class NormalizedLinear(Head):
@@ -133,8 +124,7 @@ class NormalizedLinear(Head):
     zeros stays zero (rows shorter than 1e-12 are not stretched to unit length), and its certificates stay
     right, since distances are those of the rows that run.
 
-    Guarantee: `pair_distance_bounds` and `lipschitz_bound` (between 1 and about sqrt(num_classes)) are proved
-    for the normalised rows.
+    Guarantee: a Lipschitz constant between 1 and about sqrt(num_classes); certificates take the distances.
 
     Args:
         in_features: length of the feature vector.
@@ -182,19 +172,11 @@ class NormalizedLinear(Head):
         """Distances between the normalised rows."""
         return margins.pair_distances(self.normalized_weight())
 
-    def pair_distance_bounds(self) -> Tensor:
-        """Distances between the normalised rows, rounded up."""
-        return margins.pair_distance_bounds(self.normalized_weight())
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Norm of the matrix of normalised rows, rounded up."""
+    def freeze(self, input_shape: Shape) -> Matrix:
+        """The normalised rows."""
         self.output_shape(input_shape)
-        return matrix_norm_upper_bound(self.normalized_weight().detach())
-
-    def freeze(self, input_shape: Shape) -> nn.Module:
-        """The normalised rows as a buffer."""
-        self.output_shape(input_shape)
-        return ConstantHead(self.normalized_weight(), self.bias)
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return Matrix(self.normalized_weight().detach(), bias)
 
     def extra_repr(self) -> str:
         """The arguments, in the form of `nn.Linear`."""
@@ -207,7 +189,7 @@ class OrthogonalHead(Head):
     With more classes than features the columns are orthonormal instead; ||W^T (e_i - e_j)|| <= sqrt(2) still
     holds, and so does every certificate.
 
-    Guarantee: `pair_distance_bounds` are proved for the rows as computed, sqrt(2) up to their rounding.
+    Guarantee: rows sqrt(2) apart, up to their rounding, which certificates count.
 
     Args:
         in_features: length of the feature vector.
@@ -245,24 +227,23 @@ class OrthogonalHead(Head):
         ones = torch.ones(self.num_classes, self.num_classes, device=parameter.device, dtype=parameter.dtype)
         return (ones * math.sqrt(2)).fill_diagonal_(0)
 
-    def pair_distance_bounds(self) -> Tensor:
-        """Distances between the rows as they come out of the orthogonalisation, rounded up."""
-        return margins.pair_distance_bounds(self._frozen_linear((self.in_features,)).weight)
+    def freeze(self, input_shape: Shape) -> Matrix:
+        """The orthonormal rows."""
+        return self.linear.freeze(input_shape)
 
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """That of the orthogonal linear map."""
-        return self.linear.lipschitz_bound(input_shape)
 
-    def freeze(self, input_shape: Shape) -> nn.Module:
-        """The orthonormal rows as a buffer."""
-        frozen = self._frozen_linear(input_shape)
-        return ConstantHead(frozen.weight, frozen.bias)
+def find_head(model: nn.Module) -> Head:
+    """The head that a network ends in, with its live parameters; also inside DDP, fabric or torch.compile.
 
-    def _frozen_linear(self, input_shape: Shape) -> FrozenLinear:
-        frozen: nn.Module = self.linear.freeze(input_shape)
-        if type(frozen) is not FrozenLinear:  # whose weight need not be the matrix that it applies
-            raise NotProvedError(
-                f"OrthogonalHead: its {type(self.linear).__name__} freezes to {type(frozen).__name__}, of "
-                "which no matrix is known; let it freeze to a FrozenLinear"
-            )
-        return frozen
+    Raises:
+        ArgumentError: the model does not end in a head, so that no margin rule is known for it.
+    """
+    model = unwrap(model)
+    last = next(reversed(model._modules.values()), None) if isinstance(model, nn.Sequential) else None
+    if isinstance(last, Head):
+        return last
+    ending = "" if last is None else f" ending in {type(last).__name__}"
+    raise ArgumentError(
+        "model: expected an nn.Sequential that ends in a head (NormalizedLinear, OrthogonalHead), "
+        f"got {type(model).__name__}{ending}"
+    )

@@ -9,11 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive, choose
-from lipcert.functional.cayley import cayley_transform
-from lipcert.functional.orthogonalize import polar_factor, rotation
-from lipcert.functional.precision import at_least_single, without_autocast
-from lipcert.nn.frozen_circular import FrozenLinear
-from lipcert.nn.lipschitz import LipschitzModule, Shape, WeightCache
+from lipcert.kernels.cayley import cayley_transform
+from lipcert.kernels.orthogonalize import polar_factor, rotation
+from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.nn.cache import WeightCache
+from lipcert.nn.contract import LipschitzModule
+from lipcert.nn.determined import refuse_large_scale, refuse_undetermined
+from lipcert.operators.linear import Matrix
+from lipcert.operators.operator import Shape
 
 METHODS = ("soc", "bjorck", "cayley")
 
@@ -124,14 +127,15 @@ class OrthogonalLinear(LipschitzModule):
             )
         return (self.out_features,)
 
-    def freeze(self, input_shape: Shape) -> FrozenLinear:
+    def freeze(self, input_shape: Shape) -> Matrix:
         """The finished matrix and the bias."""
         self.output_shape(input_shape)
-        return FrozenLinear(self._constant_matrix(), self.bias)
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Proved for the matrix as computed in float64: its norm."""
-        return copy.deepcopy(self).double().freeze(input_shape).lipschitz_bound(input_shape)
+        if self.method == "bjorck":
+            refuse_undetermined(self, self.weight)
+        elif self.method == "cayley":
+            refuse_large_scale(self, copy.deepcopy(self).double().orthogonality_error)
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return Matrix(self._constant_matrix().contiguous(), bias)
 
     def extra_repr(self) -> str:
         """The arguments, in the form of `nn.Linear`."""

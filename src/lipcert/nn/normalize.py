@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import ArgumentError
-from lipcert.nn.lipschitz import LipschitzModule, Shape
+from lipcert.nn.contract import LipschitzModule
+from lipcert.operators.channels import ChannelAffine
+from lipcert.operators.operator import Shape
 
 
 class Normalize(LipschitzModule):
@@ -78,15 +80,10 @@ class Normalize(LipschitzModule):
             )
         return input_shape
 
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """1 / min(std) of the stored numbers, rounded up in float64 unless it is exact."""
+    def freeze(self, input_shape: Shape) -> ChannelAffine:
+        """The numbers of the buffers."""
         self.output_shape(input_shape)
-        smallest = float(self.std.min())
-        if not smallest > 0:
-            raise ArgumentError(f"std: expected positive numbers in the stored buffer, got {smallest}")
-        constant = 1 / smallest
-        power_of_two = math.frexp(smallest)[0] == 0.5
-        return constant if power_of_two else math.nextafter(constant, math.inf)
+        return ChannelAffine(self.mean.flatten().clone(), self.std.flatten().clone())
 
     def extra_repr(self) -> str:
         """Mean and std as they were given, to the digits that single precision holds."""

@@ -1,14 +1,16 @@
 """Skew orthogonal convolution."""
 
+import hashlib
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lipcert.errors import ArgumentError, choose
-from lipcert.functional.series import SERIES, Family, Series
-from lipcert.functional.skew import Pivot, SkewOperator
-from lipcert.functional.skew_norms import (
+from lipcert.errors import ArgumentError, NotProvedError, choose
+from lipcert.kernels.series import SERIES, Family, Series
+from lipcert.kernels.skew import Pivot, SkewOperator
+from lipcert.kernels.skew_norms import (
     CONVERGED_ITERATIONS,
     TRAINING_ITERATIONS,
     kernel_norm_estimate,
@@ -16,9 +18,16 @@ from lipcert.functional.skew_norms import (
     operator_norm_estimate,
     start_vector,
 )
-from lipcert.functional.taps import kernel_from_taps, skew_taps
-from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries, matrix_is_cheaper
-from lipcert.nn.lipschitz import OrthogonalConv2d, Shape, register_convolution
+from lipcert.kernels.taps import skew_taps
+from lipcert.nn.contract import register_convolution
+from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.operators.operator import Shape
+from lipcert.operators.skew import SkewPolynomial
+from lipcert.proofs.rounding import times_power_of_two
+
+CHECK_ITERATIONS, SETTLED = 20, 1.04
+"""A second estimate of the norm, by so few iterations, may exceed the first one by this factor at most: SOC's
+polynomials leave a twentieth of their interval free."""
 
 
 def _quotient(target: float, norm: Tensor) -> Tensor:
@@ -57,8 +66,7 @@ class SOC(OrthogonalConv2d):
     Guarantee:
         `lipschitz_bound` is proved, in evaluation and under zero padding, for the weights at hand. It is 1,
         because every evaluation polynomial has max |p(iy)| <= 1 on the interval that it is made for, or above
-        1 by some 1e-5, where the norm of A can be proved only beyond that interval. It is larger for weights
-        whose norm the power iteration misses, which chance does not make; `certify` refuses these.
+        1 by some 1e-5, where the norm of A can be proved only beyond that interval.
 
     Args:
         in_channels: channels of the input.
@@ -184,42 +192,54 @@ class SOC(OrthogonalConv2d):
         norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
         return _Scaled(operator, _quotient(target, norm), None), vector
 
-    def _start(self, operator: SkewOperator) -> Tensor:
+    def _refuse_hidden_norm(self, scaled: _Scaled) -> None:
+        """Raise for weights whose largest singular vectors are orthogonal to the start of the iteration.
+
+        There the scale rests on rounding errors, and another machine would find another one. A second start
+        is drawn by a hash of the weights, which no weights can be made to be orthogonal to.
+        """
+        content = self.weight.detach().cpu().double().numpy().tobytes()
+        seed = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
+        start = self._start(scaled.operator, seed)
+        other, _ = self._scale(scaled.operator, start, CHECK_ITERATIONS)
+        if float(scaled.scale) > SETTLED * float(other.scale):
+            raise NotProvedError(
+                "SOC has weights whose norm the power iteration does not find, which leave open how they are "
+                "scaled; train it again"
+            )
+
+    def _start(self, operator: SkewOperator, seed: int = 0) -> Tensor:
         if self.family.by_operator_norm:
-            return start_vector(self.weight, *self._vector_shape(operator.height, operator.width))
-        return kernel_norm_vectors(self.weight, self.channels, self.kernel_size)
+            return start_vector(self.weight, *self._vector_shape(operator.height, operator.width), seed=seed)
+        return kernel_norm_vectors(self.weight, self.channels, self.kernel_size, seed=seed)
 
     def _vector_shape(self, height: int, width: int) -> Shape:
         if self.family.by_operator_norm:
             return (1, self.channels, height, width)
         return (self.channels * self.kernel_size * (self.kernel_size + 1),)
 
-    @torch.no_grad()
-    def scaled_kernel(self, height: int, width: int) -> Tensor:
-        """Kernel (c, c, k, k) of A as evaluation uses it on maps of this size; exactly skew."""
-        return kernel_from_taps(self._constant_operator(height, width, self.weight.dtype).operator.taps)
-
-    def freeze(self, input_shape: Shape) -> nn.Module:
-        """A polynomial in a stored kernel or, on tiny maps, one matrix."""
-        frozen = self.frozen_series(input_shape)
-        return FrozenMatrix.of(frozen, input_shape) if matrix_is_cheaper(frozen, input_shape) else frozen
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        """Largest |p(iy)| on |y| <= rho, with a proved rho >= ||A||, for the kernel and polynomial that
-        run.
-        """
-        return self.frozen_series(input_shape).lipschitz_bound(input_shape)
-
-    def frozen_series(self, input_shape: Shape) -> FrozenSeries:
-        """The layer as evaluation runs it on maps of this size, with numbers in place of parameters."""
-        _, height, width = self.output_shape(input_shape)
-        return FrozenSeries(
-            self.scaled_kernel(height, width),
-            self.evaluation_series.coefficients,
-            in_channels=self.in_channels,
+    def freeze_transform(self, height: int, width: int) -> SkewPolynomial:
+        """The polynomial, with the taps as they were trained and the scale as a number beside them."""
+        scaled = self._scaled_operator(height, width, self.weight.dtype)
+        self._refuse_hidden_norm(scaled)
+        weight = self.weight.detach()
+        largest = float(weight.abs().amax())
+        if not math.isfinite(largest):
+            raise NotProvedError("SOC: its weights are not finite; the model diverged or is damaged")
+        # A power of two keeps the digits of the weights, and products with the factors far from overflow.
+        exponent = math.frexp(largest)[1] if largest else 0
+        weight = times_power_of_two(weight, -exponent)
+        factor = float(scaled.scale) / (math.ldexp(largest, -exponent) if largest else 1.0)
+        upper = torch.triu_indices(self.channels, self.channels, offset=1, device=weight.device)
+        return SkewPolynomial(
+            centre=((weight[0] - weight[0].T) / 2)[tuple(upper)],
+            taps=weight[1:].clone(),
+            centre_factor=math.sqrt(2) * factor,
+            factor=factor,
+            coefficients=self.evaluation_series.coefficients,
+            in_channels=self.map_channels,
             out_channels=self.out_channels,
-            stride=self.stride,
-            bias=self.bias,
+            bias=self.frozen_bias(),
         )
 
     def extra_repr(self) -> str:

@@ -1,0 +1,345 @@
+"""The way in for modules with a forward of their own: torch.fx traces it, and the graph becomes a tree.
+
+A graph shares what two branches have in common; a tree of functions of one input does not. Where branches
+meet, the last value that all of them come from (the immediate dominator) becomes the input of the
+combinator, so that a chain of residual blocks stays a chain.
+"""
+
+import operator as python
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+
+from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.operators import (
+    ChannelAffine,
+    Concatenation,
+    Operator,
+    Proved,
+    Reshape,
+    Sequence,
+    Shape,
+    WeightedSum,
+)
+from lipcert.operators.rearrange import Rearrangement
+
+IN_PLACE: dict[Any, Any] = {
+    python.iadd: python.add, python.isub: python.sub,
+    python.imul: python.mul, python.itruediv: python.truediv,
+}  # fmt: skip
+"""Functions that change their first argument, and those that compute the same."""
+FUNCTIONS: dict[Any, str] = {
+    python.add: "add", torch.add: "add",
+    python.sub: "sub", torch.sub: "sub",
+    python.mul: "mul", torch.mul: "mul",
+    python.truediv: "div", torch.div: "div",
+    python.neg: "neg", torch.neg: "neg",
+    torch.flatten: "flatten", torch.cat: "cat", torch.concat: "cat",
+}  # fmt: skip
+"""Functions that are known, and the method of a tensor that does the same."""
+METHODS = {"add", "sub", "mul", "div", "neg", "flatten"}
+Freeze = Callable[[nn.Module, Shape, str], Operator]
+Place = Callable[[Operator, Shape, str, str], Operator]
+"""place(operator, input_shape, path, layer): an operator as it stands in the network, proved or as it is."""
+MOST_OPERATORS = 10_000
+
+
+class Step(NamedTuple):
+    """What one node of the graph does: to which other nodes, and how.
+
+    Attributes:
+        inputs: nodes that it reads.
+        operator: of a node with one input.
+        combine: of a node with several, from the branches to one operator.
+        shape: of one sample of its output.
+    """
+
+    inputs: tuple[fx.Node, ...]
+    operator: Operator | None
+    combine: Callable[[list[Operator]], Operator] | None
+    shape: Shape
+
+
+class _Value(fx.Proxy):
+    """A symbol that tells `x += y`, which changes what other names of x mean, from `x = x + y`."""
+
+    def _change(self, function: Any, other: Any) -> "_Value":
+        changed = self.tracer.create_proxy("call_function", function, (self, other), {})
+        assert isinstance(changed, _Value)
+        return changed
+
+    def __iadd__(self, other: Any) -> "_Value":
+        return self._change(python.iadd, other)
+
+    def __isub__(self, other: Any) -> "_Value":
+        return self._change(python.isub, other)
+
+    def __imul__(self, other: Any) -> "_Value":
+        return self._change(python.imul, other)
+
+    def __itruediv__(self, other: Any) -> "_Value":
+        return self._change(python.itruediv, other)
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, is_leaf: Callable[[nn.Module], bool]) -> None:
+        super().__init__()
+        self._is_leaf = is_leaf
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The forward of the class, without hooks and without what was put on an instance."""
+        return super().call_module(m, partial(type(m).forward, m), args, kwargs)
+
+    def proxy(self, node: fx.Node) -> _Value:
+        """The symbol that stands for what a node makes."""
+        return _Value(node, self)
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        """Modules that are read as a whole, and containers that know how to be read."""
+        return self._is_leaf(module)
+
+
+def trace(
+    module: nn.Module,
+    shape: Shape,
+    path: str,
+    is_leaf: Callable[[nn.Module], bool],
+    freeze: Freeze,
+    place: Place,
+) -> Operator:
+    """A module with a forward of its own as a tree of operators.
+
+    Args:
+        module: takes one batch of images or maps and returns one batch.
+        shape: of one sample of its input.
+        path: where it stands in the network.
+        is_leaf: whether a module inside is read as a whole.
+        freeze: reads such a module.
+        place: what is done with an operator that stands for a function.
+
+    Raises:
+        NotProvedError: by path and name, whatever has no operator here: unknown modules and functions,
+            products of activations, control flow that depends on data.
+    """
+    name = type(module).__name__
+    try:
+        graph = _Tracer(is_leaf).trace(module)
+    except Exception as error:
+        # Whatever a forward does with a symbol in place of numbers: loops, conditions, numpy, ...
+        reason = str(error).partition("\n")[0]
+        raise NotProvedError(
+            f"{path or 'model'}: {name} has no proved bound, and its forward cannot be traced ({reason}); "
+            "use layers of lipcert, or make it a LipschitzModule that freezes to operators"
+        ) from error
+    return _Graph(module, graph, shape, path, freeze, place).tree()
+
+
+class _Graph:
+    def __init__(
+        self, module: nn.Module, graph: fx.Graph, shape: Shape, path: str, freeze: Freeze, place: Place
+    ) -> None:
+        self.module, self.path, self.freeze, self.place = module, path, freeze, place
+        self.steps: dict[fx.Node, Step] = {}
+        self.above: dict[fx.Node, fx.Node | None] = {}
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        if len(inputs) != 1:
+            raise self._refused(f"a forward with {len(inputs)} arguments", "it takes one batch")
+        self.root = inputs[0]
+        self.count = 0
+        for node in graph.nodes:
+            if node.op == "output":
+                self.end = node.args[0]
+                if self.end not in self.steps:
+                    raise self._refused("an output that is not one batch made from the input", "return one")
+            elif node.op != "get_attr":
+                self._add(node, shape)
+
+    def _add(self, node: fx.Node, shape: Shape) -> None:
+        if node is self.root:
+            self.steps[node], self.above[node] = Step((), None, None, shape), None
+            return
+        try:
+            step = self._module(node) if node.op == "call_module" else self._function(node)
+        except ArgumentError as error:
+            if node.op == "call_module":  # which names its place
+                raise
+            raise ArgumentError(f"{self._place(node)}: {error}") from error
+        self.steps[node] = step
+        above: fx.Node | None = step.inputs[0]
+        for other in step.inputs[1:]:
+            above = self._common(above, other)
+        self.above[node] = above
+
+    def _common(self, first: fx.Node | None, second: fx.Node | None) -> fx.Node | None:
+        """The nearest node that both have to come through."""
+        seen = set()
+        while first is not None:
+            seen.add(first)
+            first = self.above[first]
+        while second not in seen:
+            assert second is not None, "every node comes from the input"
+            second = self.above[second]
+        return second
+
+    def tree(self) -> Operator:
+        """The operator from the input to the output."""
+        return self._between(self.root, self.end)
+
+    def _between(self, start: fx.Node, end: fx.Node) -> Operator:
+        parts: list[Operator] = []
+        while end is not start:
+            step = self.steps[end]
+            self.count += 1
+            if self.count > MOST_OPERATORS:
+                raise self._refused("a graph of too many branches", "write it as fewer, nested modules")
+            if step.combine is None:
+                assert step.operator is not None
+                parts.append(step.operator)
+                end = step.inputs[0]
+            else:
+                meeting = self.above[end]
+                assert meeting is not None
+                parts.append(step.combine([self._between(meeting, branch) for branch in step.inputs]))
+                end = meeting
+        return Sequence.of(*reversed(parts))
+
+    def _module(self, node: fx.Node) -> Step:
+        target = str(node.target)
+        if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], fx.Node):
+            raise self._refused(f"a call of {target} with other arguments than one batch", "call it with one")
+        source = node.args[0]
+        shape = self._shape(source)
+        place = f"{self.path}.{target}" if self.path else target
+        operator = self.freeze(self.module.get_submodule(target), shape, place)
+        return Step((source,), operator, None, operator.output_shape(shape))
+
+    def _function(self, node: fx.Node) -> Step:
+        if node.target in IN_PLACE:
+            changed = node.args[0]
+            assert isinstance(changed, fx.Node), "only a symbol is changed in place"
+            if not self._is_new(changed) or any(user > node for user in changed.users):
+                raise self._refused("a change in place of a value with other names", "write x = x + y")
+        target = IN_PLACE.get(node.target, node.target)
+        name = FUNCTIONS.get(target) if node.op == "call_function" else str(target)
+        if name is None or (node.op == "call_method" and name not in METHODS):
+            raise self._unknown(getattr(node.target, "__name__", str(node.target)))
+        arguments = [self._value(argument) for argument in node.args]
+        options = {key: self._value(value) for key, value in node.kwargs.items()}
+        if name == "cat":
+            return self._concatenation(node, arguments, options)
+        sources = [a for a in arguments if isinstance(a, fx.Node)]
+        if name == "flatten" and len(sources) == 1:
+            axes = dict(zip(("start_dim", "end_dim"), arguments[1:], strict=False)) | options
+            if axes not in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1}):
+                raise self._unknown(name)
+            return self._single(node, sources[0], Reshape())
+        numbers = [a for a in arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
+        if options or len(sources) + len(numbers) != len(arguments) or not 0 < len(arguments) <= 2:
+            raise self._unknown(name)
+        if len(sources) == 2 and name in ("add", "sub"):
+            return self._sum(node, sources, (1.0, -1.0 if name == "sub" else 1.0))
+        if len(sources) == 2 and name == "mul":
+            raise self._refused("a product of two activations", "its Lipschitz constant is not bounded")
+        if len(sources) != 1:
+            raise self._unknown(name)
+        return self._single(node, sources[0], self._with_number(name, arguments, self._shape(sources[0])))
+
+    def _with_number(self, name: str, arguments: list[Any], shape: Shape) -> Operator:
+        """Sum, difference, product or quotient of x and one number; or -x."""
+        first = isinstance(arguments[0], fx.Node)
+        number = float(next((a for a in arguments if not isinstance(a, fx.Node)), 0.0))
+        channels = torch.ones(shape[0], dtype=torch.float64, device="cpu")
+        if name == "mul":
+            return WeightedSum((Sequence(()),), (number,))
+        if name == "neg":
+            return WeightedSum((Sequence(()),), (-1.0,))
+        if name == "div" and first:
+            return ChannelAffine(0 * channels, number * channels)
+        if name == "add":
+            return ChannelAffine(-number * channels, channels)
+        if name == "sub":
+            return ChannelAffine(number * channels, channels if first else -channels)
+        raise self._unknown(name)
+
+    def _sum(self, node: fx.Node, sources: list[fx.Node], weights: tuple[float, ...]) -> Step:
+        def combine(branches: list[Operator]) -> Operator:
+            pairs = [_absorbed(branch, weight) for branch, weight in zip(branches, weights, strict=True)]
+            return WeightedSum(tuple(b for b, _ in pairs), tuple(w for _, w in pairs))
+
+        shapes = {self._shape(source) for source in sources}
+        if len(shapes) > 1:
+            raise self._refused(
+                f"a sum of shapes {' and '.join(map(str, sorted(shapes)))}", "make them equal"
+            )
+        return Step(tuple(sources), None, combine, shapes.pop())
+
+    def _concatenation(self, node: fx.Node, arguments: list[Any], options: dict[str, Any]) -> Step:
+        given = arguments[0] if arguments else options.get("tensors")
+        axis = arguments[1] if len(arguments) > 1 else options.get("dim", options.get("axis", 0))
+        if (
+            not isinstance(given, (list, tuple))
+            or not all(isinstance(a, fx.Node) for a in given)
+            or axis != 1
+        ):
+            raise self._refused("a concatenation along another axis than the channels", "use dim=1")
+        shapes = [self._shape(source) for source in given]
+        if len({s[1:] for s in shapes}) > 1:
+            raise self._refused(
+                f"a concatenation of shapes {' and '.join(map(str, shapes))}", "fit the sizes"
+            )
+        made = (sum(s[0] for s in shapes), *shapes[0][1:])
+        return Step(tuple(given), None, lambda branches: Concatenation(tuple(branches)), made)
+
+    def _single(self, node: fx.Node, source: fx.Node, operator: Operator) -> Step:
+        shape = self._shape(source)
+        operator = self.place(operator, shape, self._place(node), "function")
+        return Step((source,), operator, None, operator.output_shape(shape))
+
+    def _is_new(self, node: fx.Node) -> bool:
+        """Whether a node computes new numbers; others may hand on those of the input, or a view of them."""
+        operator = self.steps[node].operator
+        parts = operator.parts if isinstance(operator, Sequence) else (operator,)
+        inner = [part.operator if isinstance(part, Proved) else part for part in parts]
+        return node is not self.root and not all(isinstance(part, Rearrangement) for part in inner)
+
+    def _place(self, node: fx.Node) -> str:
+        return f"{self.path}.{node.name}" if self.path else node.name
+
+    def _shape(self, node: fx.Node) -> Shape:
+        return self.steps[node].shape
+
+    def _value(self, argument: Any) -> Any:
+        """A number that the module keeps as a tensor of one element is a number."""
+        if isinstance(argument, (list, tuple)):
+            return [self._value(item) for item in argument]
+        if not isinstance(argument, fx.Node) or argument.op != "get_attr":
+            return argument
+        value: Any = self.module
+        for part in str(argument.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise self._refused(
+                f"the tensor {argument.target}", "only single numbers may be added or multiplied"
+            )
+        return float(value)
+
+    def _unknown(self, name: str) -> NotProvedError:
+        return self._refused(f"the function {name}", "use a layer of lipcert in its place")
+
+    def _refused(self, what: str, remedy: str) -> NotProvedError:
+        kind = type(self.module).__name__
+        return NotProvedError(f"{self.path or 'model'}: {what} in {kind} has no proved bound; {remedy}")
+
+
+def _absorbed(branch: Operator, weight: float) -> tuple[Operator, float]:
+    """A branch that ends in a product with a number, as that branch without it and the number as weight."""
+    parts = branch.parts if isinstance(branch, Sequence) else (branch,)
+    last = parts[-1] if parts else None
+    if isinstance(last, WeightedSum) and len(last.branches) == 1 and abs(weight) == 1:
+        return Sequence.of(*parts[:-1], last.branches[0]), weight * last.weights[0]
+    return branch, weight
