@@ -5,23 +5,30 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from lipcert.certify.radii import certify
-from lipcert.certify.records import write_records
+import lipcert as lc
+from lipcert.certify.prove import prove
+from lipcert.certify.records import Images, write_records
 from lipcert.data import load as load_data
 from lipcert.data import to_float
-from lipcert.models.storage import load
 
 from .conftest import Command
 
 
 @pytest.fixture(scope="module")
-def written(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with the certificates of twelve images."""
-    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("certified") / "tiny"))
-    network, digits = load(folder / "model.safetensors"), load_data("digits", split="test")
-    found = certify(network, to_float(digits.images[:12]))
-    write_records(folder, found, digits, model=network, weights=folder / "model.safetensors")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network and its certificates of twelve digits."""
+    folder, digits = tmp_path_factory.mktemp("certified") / "tiny", load_data("digits", split="test")
+    folder.mkdir()
+    torch.manual_seed(0)
+    side = digits.image_shape[1]
+    model = lc.lipconvnet(5, "soc", "hh1", "lln", 10, width=2, image_size=side, in_channels=1)
+    network, file = prove(model, digits.image_shape, digits.classes), folder / "net.proved.safetensors"
+    network.save(file)
+    images = Images("digits", digits.fingerprint, len(digits), digits.labels)
+    found = network.certify(to_float(digits.images[:12]))
+    write_records(folder, found, images, network=network, file=file)
     return folder
 
 
@@ -34,9 +41,11 @@ def certified(written: Path, tmp_path: Path) -> Path:
 def test_true_records_are_verified(command: Command, certified: Path) -> None:
     result = command("verify", certified, "--sample", 4)
     assert (result.code, result.err) == (0, "")
-    assert "4 of 12 certificates derived again in numpy: all agree" in result.out
+    assert "4 of 12 certificates derived again in numpy from the network's file: all agree" in result.out
+    assert "Not derived: how much rounding adds elsewhere in a ball" in result.out
     found = json.loads(command("verify", certified / "certificates.jsonl", "--json").out)
     assert (len(found["checked"]), found["problems"]) == (12, [])
+    assert all(abs(layer["derived"] - layer["stated"]) < 1e-6 for layer in found["layers"])
 
 
 def test_a_forged_radius_is_exit_1(command: Command, certified: Path) -> None:
@@ -64,16 +73,16 @@ def test_a_forged_label_is_exit_1(command: Command, certified: Path) -> None:
     ("change", "message"),
     [
         ({"data_sha256": "0" * 64}, "holds other images than those that"),
-        ({"data": None}, "is damaged (its first line lacks data)"),
+        ({"data": None}, "its pictures have changed since they were certified"),
+        ({"data": 7}, "expected one of cifar10, cifar100, digits, got"),
     ],
 )
 def test_records_of_other_images_are_refused(
-    command: Command, certified: Path, change: dict[str, str | None], message: str
+    command: Command, certified: Path, change: dict[str, object], message: str
 ) -> None:
     path = certified / "certificates.jsonl"
     first, *lines = path.read_text().splitlines()
-    header = {name: value for name, value in (json.loads(first) | change).items() if value is not None}
-    path.write_text("\n".join([json.dumps(header), *lines]) + "\n")
+    path.write_text("\n".join([json.dumps(json.loads(first) | change), *lines]) + "\n")
     result = command("verify", certified)
     assert result.code == 2
     assert message in result.err
@@ -93,8 +102,8 @@ def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}", "--model", "{run}/none.safetensors"], "no such file"),
-        (["{run}/metrics.jsonl"], "expected a file called certificates.jsonl"),
+        (["{run}", "--network", "{run}/none.safetensors"], "not a proved network"),
+        (["{run}/net.proved.safetensors"], "expected a file called certificates.jsonl"),
         (["{run}", "--data", "{run}"], "expected"),
         (["{run}/none"], "none: expected a file called certificates.jsonl, or its folder"),
         (["{run}/none/certificates.jsonl"], "expected a folder with certificates.jsonl"),
@@ -125,13 +134,15 @@ def test_zoo_lists_what_ships(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: Path
 ) -> None:
     monkeypatch.setattr("lipcert.zoo.FOLDER", tmp_path)
-    (tmp_path / "tiny-digits.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
+    file = tmp_path / "tiny-digits.proved.safetensors"
+    file.write_bytes((trained / "best.proved.safetensors").read_bytes())
     card = {"standard": 0.9, "certified": {"36/255": 0.8, "72/255": 0.7, "108/255": 0.6}, "data": "digits"}
     (tmp_path / "tiny-digits.json").write_text(json.dumps(card))
     (found,) = json.loads(command("zoo", "list", "--json").out)
-    assert (found["name"], found["width"], found["num_classes"]) == ("tiny-digits", 2, 10)
+    assert (found["name"], found["card"]) == ("tiny-digits", card)
     assert "tiny-digits" in command("zoo", "list").out
     result = command("certify", "--zoo", "tiny-digit", "--data", "digits")
     assert (result.code, "did you mean 'tiny-digits'?" in result.err) == (2, True)
-    (tmp_path / "tiny-digits.safetensors").write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
-    assert command("zoo", "list").code == 2
+    file.write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
+    damaged = command("certify", "--zoo", "tiny-digits")
+    assert (damaged.code, "that lipcert" in damaged.err) == (2, True)

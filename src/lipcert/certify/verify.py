@@ -1,33 +1,56 @@
-"""Check written certificates against a second implementation (`lipcert.certify.independent`)."""
+r"""Check written certificates against a second implementation (`lipcert.certify.independent`).
 
-import json
+Whoever sends records also sends the network, so nothing that either of them states is taken for granted. From
+the numbers in the network's file alone, numpy derives the constants D of all differences of two logits, the
+logits of a sampled image, and a bound t on the rounding of such a difference in that computation. A row with
+radius r > 0 is confirmed if its prediction l is the largest logit found here, and for every other class i
+
+.. math:: r\,D_{li} \le (1 + 10^{-6})\,(f_l - f_i - \max(t, e - 4 t)) , \qquad e = \text{written rounding}.
+
+The bracket is a lower bound on the exact margin, so no confirmed radius exceeds what is derived here by more
+than one part in a million, whatever file and records say. Large numbers in a network make t larger and the
+bracket smaller: where rounding hides a margin, nothing is confirmed. What a row says of its own rounding can
+only make the check stricter. An honest row passes: written and found margins differ by less than 4 t, and the
+package takes off e, which bounds the error in a whole ball and is the larger one, for t is of one point.
+"""
+
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from lipcert.certify.exact import exact_network, network_hash
-from lipcert.certify.independent import Array, NumpyNetwork, read_network
-from lipcert.certify.radii import LARGEST_RADIUS, PRECISIONS
-from lipcert.certify.records import FILE, FORMAT
+from lipcert.certify.independent import (
+    Constants,
+    Evaluation,
+    Network,
+    derive_constants,
+    evaluate,
+    read_network,
+)
+from lipcert.certify.independent.records import Row, Written, read_written
+from lipcert.certify.independent.tree import Array
 from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.models.lipconvnet import LipConvnet
-from lipcert.models.storage import load
 
-NOISE = {"float64": 1e-9, "float32": 1e-4}
-"""By how much the forward pass of a precision may differ from numpy's in float64, relative to the sizes of
-what a logit is the sum of; 1e-14 and 1e-6 are seen."""
-NUMBERS = ("margin", "rounding", "radius")
-SAME_PROOF = {"float64": 1e-9, "float32": 1e-5}
-"""By how much a bound that is proved on two machines may differ, relatively: in float32 the weights are
-orthogonalised in float32, and 6e-7 is seen."""
+ALLOWED = 1e-6
+"""By how much a written radius may exceed the derived one, relatively; 1e-12 is what constants differ by."""
+CONSTANT_GAP = 1e-3
+"""By how much a stated constant may be below the derived upper bound, relatively. Radii do not profit."""
+LARGEST_RADIUS = 1e6
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator: the constant that the file states, the one derived here, and the largest gain seen."""
+
+    path: str
+    operator: str
+    stated: float
+    derived: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -38,10 +61,11 @@ class Verification:
         checked: positions of the images that were looked at.
         problems: one sentence per disagreement; none if all is well.
         margin_difference: largest difference between a written margin and the one found here.
-        radius_excess: largest amount by which a written radius exceeds the ideal one found here; not
-            positive, or a problem.
-        gain: largest distance between two feature vectors per distance of the images; at most the bound.
-        lipschitz: the bound, proved anew.
+        radius_excess: largest amount by which a written radius exceeds the one derived here.
+        gain: largest distance between two feature vectors per distance of the images; at most the constant.
+        lipschitz: constant from pixels to features, derived here.
+        tolerance: largest bound on the rounding of a difference of two logits, derived here.
+        layers: every operator with its stated and its derived constant.
     """
 
     checked: tuple[int, ...]
@@ -50,6 +74,8 @@ class Verification:
     radius_excess: float
     gain: float
     lipschitz: float
+    tolerance: float
+    layers: tuple[Layer, ...]
 
     @property
     def agrees(self) -> bool:
@@ -59,198 +85,186 @@ class Verification:
 
 def verify(
     records: str | os.PathLike[str],
-    model: str | os.PathLike[str],
+    network_file: str | os.PathLike[str],
     images: Tensor,
     labels: Tensor | None = None,
     *,
     sample: int = 16,
     seed: int | None = None,
 ) -> Verification:
-    """Derive a sample of written certificates again, by numpy and from the saved file.
+    """Derive a sample of written certificates again, in numpy and from the file of the proved network alone.
 
-    Prediction, margin and ideal radius of each sampled image are computed anew; the written radius must not
-    exceed the ideal one for the written Lipschitz constant. That constant must not be below the one that
-    `lipcert.certify.exact` proves for the file, and it is held against the distances between the sampled
-    images, by the second implementation. What a record claims of itself, such as its rounding, can only make
-    the check stricter. Of all records, sampled or not, no two may speak of one image, and the labels that
-    accuracies are counted with must be the true ones.
+    Of the sampled rows, prediction, runner-up, margin and radius are checked. Of all rows, sampled or not, no
+    two may be of one image, and the labels that accuracies are counted with must be the true ones. Of every
+    operator, the stated constant must not be below the derived one.
 
     Args:
         records: certificates.jsonl, or its folder.
-        model: the .safetensors file that was certified.
+        network_file: the proved network that the records were written for.
         images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1].
         labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
         seed: which ones; None draws others every time, so that whoever wrote the records cannot foresee them.
 
     Raises:
-        CheckpointError: records or model are missing or damaged, or the model is not the one of the records.
+        CheckpointError: records or network are missing or damaged, or the network is not that of the records.
         ArgumentError: images of another shape or fewer than the records speak of.
     """
-    header, rows = _read(Path(records))
     if sample < 1:
         raise ArgumentError(f"sample: expected at least 1, got {sample}")
-    proved = load(model)
-    if network_hash(proved) != header["weights_sha256"]:
-        raise CheckpointError(f"{model}: holds other weights than those that {records} was written for")
-    problems = _wrong_claims(header, rows, proved) + _wrong_labels(rows, labels)
-    chosen = sorted(np.random.default_rng(seed).permutation(len(rows))[:sample].tolist())
-    rows = [rows[i] for i in chosen]
-    network = read_network(model)
-    pixels = _pixels(images, [int(row["index"]) for row in rows], network)
-    weight, bias = network.head()
-    features = network.features(pixels)
-    logits = features @ weight.T + bias
-
-    written, precision = float(header["lipschitz"]), header["precision"]
-    bound = exact_network(proved, tuple(pixels.shape[1:]), PRECISIONS[precision]).lipschitz
-    gain = _largest_gain(pixels.reshape(len(pixels), -1), features)
-    if not written >= bound * (1 - SAME_PROOF[precision]):
-        problems.append(f"written Lipschitz constant {written:.9g}, but {bound:.9g} is what can be proved")
-    if gain > bound * (1 + NOISE[precision]):
-        problems.append(
-            f"proved Lipschitz constant {bound:.9g}, but two images are pulled apart {gain:.9g}-fold"
+    written, network = read_written(Path(records)), read_network(network_file)
+    if network.sha256 != written.network_sha256:
+        raise CheckpointError(
+            f"{network_file}: is another network than the one that {records} was written for"
         )
-    difference, excess = 0.0, -math.inf
-    rows_of_head, sizes = np.linalg.norm(weight, axis=1), np.linalg.norm(features, axis=1)
-    for row, scores, size in zip(rows, logits, sizes, strict=True):
-        found = _check_row(row, scores, size * rows_of_head + np.abs(bias), weight, written, NOISE[precision])
-        problems += [f"image {row['index']}: {problem}" for problem in found.problems]
-        difference, excess = max(difference, found.margin_difference), max(excess, found.radius_excess)
-    return Verification(
-        tuple(int(row["index"]) for row in rows), tuple(problems), difference, excess, gain, bound
+    problems = _wrong_header(written, network, len(images)) + _wrong_labels(written.rows, labels)
+    chosen = sorted(np.random.default_rng(seed).permutation(len(written.rows))[:sample].tolist())
+    rows = [written.rows[i] for i in chosen]
+    pixels = _pixels(images, [row.index for row in rows], network.input_shape)
+    constants = derive_constants(network)
+    found = evaluate(network, constants, pixels)
+    layers = tuple(
+        Layer(leaf.path, leaf.kind, leaf.stated, constants.leaves[leaf.number], found.gains[leaf.number])
+        for leaf in network.leaves
     )
+    problems += _wrong_constants(layers, constants, network, written)
+    # Two logits of a vector that is off by e are off by at most sqrt(2) e together.
+    tolerances = found.error * (math.sqrt(2) * (1 + 2.0**-20))
+    differences, excesses = [0.0], []
+    for row, logits, tolerance in zip(rows, found.logits, tolerances.tolist(), strict=True):
+        checked = _check_row(row, logits, tolerance, constants.pairs)
+        problems += [f"image {row.index}: {problem}" for problem in checked.problems]
+        differences.append(checked.margin_difference)
+        excesses.append(checked.radius_excess)
+    return Verification(
+        tuple(row.index for row in rows), tuple(problems), max(differences), max(excesses),
+        _largest_gain(pixels, found), constants.lipschitz, float(tolerances.max()), layers,
+    )  # fmt: skip
 
 
-def _wrong_claims(header: Mapping[str, Any], rows: list[Mapping[str, Any]], model: LipConvnet) -> list[str]:
-    """What the records say of themselves twice, or of the network, and not alike."""
-    problems = [
-        f"image {row['index']}: written {name} {row[name]!r}, but that of the file is {header[of_all]!r}"
-        for row in rows
-        for name, of_all in (("bound", "lipschitz"), ("precision", "precision"))
-        if name in row and row[name] != header[of_all]
-    ]
-    config = json.loads(json.dumps(vars(model.config)))  # tuples are lists in JSON
-    if any(config.get(name) != value for name, value in header.get("model", {}).items()):
-        problems.append("the records describe another network than the one that was saved")
+def _wrong_header(written: Written, network: Network, images: int) -> list[str]:
+    """What the first line says of the network and of the images, and is not so."""
+    problems = []
+    if written.classes != network.classes:
+        problems.append("the records name the classes otherwise than the network does")
+    if written.layers != tuple((leaf.path, leaf.kind, leaf.stated) for leaf in network.leaves):
+        problems.append("the records list other operators or constants than the network's file")
+    if written.images != images:
+        problems.append(f"the records speak of a set of {written.images} images, but it has {images}")
     return problems
 
 
-def _wrong_labels(rows: list[Mapping[str, Any]], labels: Tensor | None) -> list[str]:
+def _wrong_labels(rows: tuple[Row, ...], labels: Tensor | None) -> list[str]:
     """Images that are counted twice, or with another label than their own."""
-    places = [row["index"] for row in rows]
-    problems = [f"image {place}: written {n} times" for place, n in Counter(places).items() if n > 1]
+    counts = Counter(row.index for row in rows)
+    problems = [f"image {place}: written {n} times" for place, n in counts.items() if n > 1]
     if labels is None:
         return problems
-    if not all(isinstance(place, int) and 0 <= place < len(labels) for place in places):
+    if not all(0 <= place < len(labels) for place in counts):
         raise ArgumentError(f"labels: the records point beyond the {len(labels)} images")
     true = labels.tolist()
     return problems + [
-        f"image {row['index']}: written label {row['label']}, but it is {true[row['index']]}"
+        f"image {row.index}: written label {row.label}, but it is {true[row.index]}"
         for row in rows
-        if row["label"] != true[row["index"]]
+        if row.label != true[row.index]
     ]
+
+
+def _wrong_constants(
+    layers: tuple[Layer, ...], constants: Constants, network: Network, written: Written
+) -> list[str]:
+    """Constants that are stated and disproved, or stated and not confirmed."""
+    problems = []
+    for layer in layers:
+        name = f"{layer.path} ({layer.operator}): stated constant {layer.stated:.9g}"
+        if not layer.stated >= layer.gain * (1 - 1e-9):
+            problems.append(f"{name}, but it pulls two sampled inputs apart {layer.gain:.9g}-fold")
+        elif not layer.stated >= layer.derived * (1 - CONSTANT_GAP):
+            problems.append(f"{name}, but {layer.derived:.9g} is what can be derived")
+    for owner, stated in (("network", network.lipschitz), ("records", written.lipschitz)):
+        derived = constants.lipschitz
+        if not derived * (1 - CONSTANT_GAP) <= stated < math.inf:
+            problems.append(
+                f"{owner}: stated constant {stated:.9g}, but {derived:.9g} is what can be derived"
+            )
+    return problems
 
 
 @dataclass(frozen=True)
-class _Row:
-    """What is wrong with one record, and by how much it differs."""
+class _Checked:
+    """What is wrong with one row, and by how much it differs."""
 
     problems: tuple[str, ...] = ()
     margin_difference: float = 0.0
-    radius_excess: float = -math.inf
+    radius_excess: float = 0.0
 
 
-def _check_row(
-    row: Mapping[str, Any], scores: Array, sizes: Array, weight: Array, lipschitz: float, relative: float
-) -> _Row:
-    """Hold one record against its logits; `sizes` are those of the terms that make them, (K,)."""
-    classes, label, other = len(scores), int(row["prediction"]), int(row["runner_up"])
+def _check_row(row: Row, logits: Array, tolerance: float, pairs: Array) -> _Checked:
+    """Hold one row against its logits; the difference of any two is within `tolerance` of the exact one."""
+    classes, label, other = len(logits), row.prediction, row.runner_up
     if not 0 <= label < classes:
-        return _Row((f"written prediction {label}, but there are {classes} classes",))
-    # Of each difference from the logit of the label: one huge logit says nothing about two others.
-    noise = sizes[label] + sizes
-    if (scores - scores[label] > relative * noise).any():
-        return _Row((f"written prediction {label}, found {int(scores.argmax())}",))
+        return _Checked((f"written prediction {label}, but there are {classes} classes",))
+    if not (np.isfinite(logits).all() and math.isfinite(tolerance)):
+        return _Checked(("nothing can be confirmed, because numbers in the network overflow",))
+    margins = logits[label] - logits
+    # Of equal logits the first one is the prediction: with a tie nobody may choose the one that is right.
+    if label != (largest := int(logits.argmax())):
+        return _Checked((f"written prediction {label}, found {largest}",))
     if classes == 1:
-        return _Row()
+        whole = (other, row.margin, row.radius) == (-1, math.inf, math.inf)
+        return _Checked(() if whole else ("written for several classes, but there is one",))
     if not 0 <= other < classes or other == label:
-        return _Row((f"written runner-up {other}, but that is no other class than {label} of {classes}",))
-    written = {name: math.inf if row[name] is None else float(row[name]) for name in NUMBERS}
-    # A rounding term may be infinite: what overflows certifies nothing, and says so.
-    if wrong := [
-        n for n, value in written.items() if not value >= 0 or (value == math.inf and n != "rounding")
-    ]:
-        return _Row(tuple(f"written {name} {written[name]}, expected a number at least 0" for name in wrong))
+        return _Checked((f"written runner-up {other}, but that is no other class than {label} of {classes}",))
     problems = []
-    margin = float(scores[label] - scores[other])
-    difference = abs(margin - written["margin"])
-    if difference > relative * noise[other]:
-        problems.append(f"written margin {written['margin']:.9g}, found {margin:.9g}")
-    margins = scores[label] - scores
-    margins[other] -= written["rounding"]
-    steepness = lipschitz * np.linalg.norm(weight - weight[label], axis=1)
-    ideal = _radius(margins, steepness, label)
-    # The rounding that was taken off covers the difference between precisions, so the second limit is narrow.
-    allowed = _radius(margins + relative * noise, steepness, label)
-    whole = _radius(scores[label] - scores + NOISE["float64"] * noise, steepness, label)
-    if written["radius"] > min(allowed, whole):
-        problems.append(f"written radius {written['radius']:.9g}, but at most {ideal:.9g} can be certified")
-    return _Row(tuple(problems), difference, written["radius"] - ideal)
+    difference = abs(float(margins[other]) - row.margin)
+    if not difference <= 4 * tolerance:
+        problems.append(f"written margin {row.margin:.9g}, found {margins[other]:.9g}")
+    rivals = np.arange(classes) != label
+    closest = float(margins[rivals].min())
+    limits = _limits(margins - max(tolerance, row.rounding - 4 * tolerance), pairs[label])
+    nearest = int(np.where(rivals, limits, math.inf).argmin())
+    derived = float(limits[nearest])
+    if limits[other] > derived * (1 + CONSTANT_GAP) + 4 * tolerance / max(pairs[label, other], 1e-300):
+        problems.append(f"written runner-up {other}, but {nearest} is the class that limits the radius")
+    if row.radius > 0 and closest <= tolerance:
+        problems.append(
+            f"written radius {row.radius:.9g}, but rounding of up to {tolerance:.3g} hides the margin of "
+            f"{closest:.3g}, so that nothing can be confirmed"
+        )
+    elif not row.radius <= min(derived * (1 + ALLOWED), LARGEST_RADIUS):
+        problems.append(f"written radius {row.radius:.9g}, but at most {derived:.9g} can be certified")
+    return _Checked(tuple(problems), difference, row.radius - derived)
 
 
-def _radius(margins: Array, steepness: Array, label: int) -> float:
-    """The smallest of margin / steepness over the other classes; at most the largest that is ever claimed."""
-    limits = [
-        (margin / steep if steep else math.inf) if margin > 0 else 0.0
-        for number, (margin, steep) in enumerate(zip(margins.tolist(), steepness.tolist(), strict=True))
-        if number != label
-    ]
-    return min(LARGEST_RADIUS, *limits)
+def _limits(margins: Array, steepness: Array) -> Array:
+    """Margins over steepness, at least 0 and at most the largest radius that is ever claimed."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(margins > 0, margins / steepness, 0.0).clip(max=LARGEST_RADIUS))
 
 
-def _largest_gain(pixels: Array, features: Array) -> float:
+def _largest_gain(pixels: Array, found: Evaluation) -> float:
+    before, after = pixels.reshape(len(pixels), -1), found.features
     gains = [0.0]
-    for i in range(len(pixels)):
+    for i in range(len(before)):
         for j in range(i):
-            apart = float(np.linalg.norm(pixels[i] - pixels[j]))
+            apart = float(np.linalg.norm(before[i] - before[j]))
             if apart > 0:
-                gains.append(float(np.linalg.norm(features[i] - features[j])) / apart)
+                gains.append(float(np.linalg.norm(after[i] - after[j])) / apart)
     return max(gains)
 
 
-def _pixels(images: Tensor, positions: list[int], network: NumpyNetwork) -> Array:
-    size, channels = network.config["image_size"], network.config["in_channels"]
+def _pixels(images: Tensor, positions: list[int], shape: tuple[int, ...]) -> Array:
     if (
         images.dim() != 4
-        or tuple(images.shape[1:]) != (channels, size, size)
+        or tuple(images.shape[1:]) != shape
         or not 0 <= min(positions) <= max(positions) < len(images)
     ):
         raise ArgumentError(
-            f"images: expected at least {max(positions) + 1} of shape {(channels, size, size)}, "
-            f"got {tuple(images.shape)}"
+            f"images: expected at least {max(positions) + 1} of shape {shape}, got {tuple(images.shape)}"
         )
-    chosen = images[positions].cpu()
+    chosen = images[positions].cpu().numpy()
     # As the data reader does: pixels are float32 numbers, k / 255 rounded once.
-    chosen = chosen.to(torch.float32) / 255 if chosen.dtype == torch.uint8 else chosen
-    return np.asarray(chosen.double().numpy(), dtype=np.float64)
-
-
-def _read(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    path = path / FILE if path.is_dir() else path
-    try:
-        header, *rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        needed = {"index", "label", "prediction", "runner_up", "margin", "rounding", "radius"}
-        if not rows or any(not needed <= row.keys() for row in rows):
-            raise ValueError("expected one line per image with " + ", ".join(sorted(needed)))
-        if not {"weights_sha256", "lipschitz", "precision"} <= header.keys():
-            raise ValueError("expected a first line with weights_sha256, lipschitz and precision")
-        if header.get("format", FORMAT) != FORMAT:
-            raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
-        if header["precision"] not in PRECISIONS:
-            raise ValueError(
-                f"expected a precision of {' or '.join(PRECISIONS)}, got {header['precision']!r}"
-            )
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: no records that can be read ({error})") from error
-    return header, rows
+    pixels = chosen.astype(np.float32) / np.float32(255) if chosen.dtype == np.uint8 else chosen
+    if not bool(((pixels >= 0) & (pixels <= 1)).all()):
+        raise ArgumentError("images: expected pixels in [0, 1]")
+    return np.asarray(pixels, dtype=np.float64)
