@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import lipcert as lc
+from lipcert.certify.prove import prove
 from lipcert.cli import main
+from lipcert.models.lipconvnet import lipconvnet
+from lipcert.models.storage import load, save
 
 
 @pytest.fixture
@@ -17,9 +20,7 @@ def run(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
-    lc.save(
-        lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors"
-    )
+    save(lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), folder / "best.safetensors")
     (folder / "config.toml").write_text('data = "digits"\n')
     return folder
 
@@ -40,7 +41,7 @@ def test_a_run_becomes_a_file(
     exported = lc.export.load(file)
     assert exported.metadata.classes == tuple("0123456789")
     images = lc.data.to_float(lc.data.load("digits", split="test").images[:20])
-    expected = lc.certify(lc.load(run / "best.safetensors"), images)
+    expected = prove(load(run / "best.safetensors")).certify(images)
     torch.testing.assert_close(exported.certify(images).radius, expected.radius, rtol=0, atol=1e-4)
 
 
@@ -51,7 +52,19 @@ def test_json(
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] == (tmp_path / "b.onnx").stat().st_size
     assert found["difference"] < 1e-4
+    assert found["rounding"] >= 40 * found["difference"]
     assert (found["input_shape"], found["classes"]) == ([1, 8, 8], 10)
+
+
+def test_a_proved_file_becomes_a_file_that_names_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = prove(load(run / "best.safetensors"), classes="abcdefghij")
+    network.save(tmp_path / "net.proved.safetensors")
+    file = tmp_path / "c.onnx"
+    assert command(monkeypatch, "export", tmp_path / "net.proved.safetensors", "--onnx", file, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["network_sha256"] == network.hash
+    assert lc.export.load(file).metadata.classes == tuple("abcdefghij")
 
 
 @pytest.mark.parametrize(

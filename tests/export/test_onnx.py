@@ -1,6 +1,6 @@
-"""ONNX files: plain operators, the logits of the network, and certificates from what the file holds."""
+"""ONNX files: what they state, that no part of it can be changed, and certificates from it."""
 
-import copy
+import dataclasses
 import json
 import re
 import sys
@@ -14,152 +14,127 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lipcert as lc
-from lipcert.errors import ArgumentError, CheckpointError, NotProvedError
-from lipcert.export import onnx_file
-from lipcert.export.graph import Graph
-from lipcert.export.layers import emit
-from lipcert.nn import ConstantHead, Flatten, LipschitzModule, Normalize
-from lipcert.nn.frozen_skew import FrozenMatrix, FrozenSeries
-from lipcert.nn.lipschitz import ACTIVATIONS, Shape
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.prove import prove
+from lipcert.data import to_float
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.export import export_onnx, load
+from lipcert.export.metadata import Metadata, is_intact, seal
+from lipcert.models.lipconvnet import LipConvnet, lipconvnet
 
-CLASSES = 4
+SHAPE = (3, 8, 8)
+NAMES = ("cat", "dog", "bird", "frog")
 
 
-def network(
-    conv: str = "soc", activation: str = "hh1", head: str = "lln", *, size: int = 8, depth: int = 5
-) -> lc.LipConvnet:
-    """A tiny network whose activations have left their start, where half of them would be MaxMin."""
+def model(conv: str = "soc", head: str = "lln", size: int = 8) -> LipConvnet:
     torch.manual_seed(0)
-    model = lc.lipconvnet(depth, conv, activation, head, CLASSES, 4, size, in_channels=3).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "activation" in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return lipconvnet(5, conv, "hh1", head, len(NAMES), 4, size, in_channels=3)
 
 
 def some_images(size: int = 8, count: int = 5) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def exact_logits(model: nn.Module, images: Tensor) -> Tensor:
-    with torch.no_grad():
-        return copy.deepcopy(model).double()(images.double())  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("size", [8, 10])
-@pytest.mark.parametrize("head", ["lln", "orthogonal"])
-@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
-def test_logits_and_radii_are_those_of_the_network(conv: str, head: str, size: int, tmp_path: Path) -> None:
-    model, images = network(conv, head=head, size=size), some_images(size)
-    written = lc.export.export_onnx(model, tmp_path / "model.onnx")
-    exported = lc.export.load(written.path)
-    difference = np.abs(exported.logits(images) - exact_logits(model, images).numpy()).max()
-    assert difference < 1e-4
-    found, expected = exported.certify(images), lc.certify(model, images)
-    assert found.lipschitz == expected.lipschitz == written.lipschitz
-    assert torch.equal(found.prediction, expected.prediction)
-    # The rounding term is at most 40 times the measured difference; distances are at least 0.1 here.
-    assert (found.radius <= expected.radius + 1e-6).all()
-    torch.testing.assert_close(found.radius, expected.radius, rtol=0, atol=1e-4)
-    assert not found.proved
-    assert found.precision == "float32"
-    assert (found.rounding == 40 * written.difference).all()
-
-
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_every_activation(activation: str, tmp_path: Path) -> None:
-    model, images = network(activation=activation, size=4), some_images(4, 40)
-    lc.export.export_onnx(model, tmp_path / "model.onnx")
-    found = lc.export.load(tmp_path / "model.onnx").logits(images)
-    # Forty images of float32 arithmetic through six layers.
-    np.testing.assert_allclose(found, exact_logits(model, images).numpy(), rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
-def test_stride_1_and_the_series(conv: str, tmp_path: Path) -> None:
-    model, images = network(conv, size=16, depth=10), some_images(16, 2)
-    if conv == "soc":
-        kinds = {type(layer) for layer in lc.freeze(model)}
-        assert {FrozenSeries, FrozenMatrix} <= kinds
-    lc.export.export_onnx(model, tmp_path / "model.onnx")
-    found = lc.export.load(tmp_path / "model.onnx").logits(images)
-    np.testing.assert_allclose(found, exact_logits(model, images).numpy(), rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("shape", [(3, 4, 4), (3, 6, 2), (3, 2, 2)])
-@pytest.mark.parametrize(("inputs", "outputs"), [(3, 5), (3, 2), (3, 3)])
-@pytest.mark.parametrize("conv", ["SOC", "BCOP", "Cayley"])
-@pytest.mark.parametrize("bias", [True, False])
-def test_single_layers(
-    conv: str, inputs: int, outputs: int, shape: Shape, bias: bool, tmp_path: Path
-) -> None:
-    layer = getattr(lc, conv)(inputs, outputs, 3, bias=bias).eval()
-    torch.manual_seed(1)
-    pixels = outputs * shape[1] * shape[2]
-    model = nn.Sequential(layer, Flatten(), ConstantHead(torch.randn(2, pixels), None))
-    lc.export.export_onnx(model, tmp_path / "model.onnx", input_shape=shape)
-    images = torch.rand(3, *shape)
-    found = lc.export.load(tmp_path / "model.onnx").logits(images)
-    np.testing.assert_allclose(found, exact_logits(model, images).numpy(), rtol=0, atol=2e-5)
+@pytest.fixture(scope="module")
+def network() -> ProvedNetwork:
+    return prove(model(), classes=NAMES)
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(network: ProvedNetwork, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    lc.export.export_onnx(network(), path, classes=["cat", "dog", "bird", "frog"])
+    export_onnx(network, path)
     return path
+
+
+@pytest.mark.parametrize("head", ["lln", "orthogonal"])
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize("size", [8, 10])
+def test_radii_are_those_of_the_network(conv: str, head: str, size: int, tmp_path: Path) -> None:
+    network, images = prove(model(conv, head, size)), some_images(size)
+    written = export_onnx(network, tmp_path / "model.onnx")
+    exported = load(written.path)
+    found, expected = exported.certify(images), network.certify(images)
+    assert found.lipschitz == expected.lipschitz == written.lipschitz
+    assert torch.equal(found.prediction, expected.prediction)
+    assert torch.equal(found.runner_up, expected.runner_up)
+    # The rounding term is forty times a difference of about 1e-6; pair bounds are at least 1 here.
+    assert (found.radius < expected.radius).all()
+    torch.testing.assert_close(found.radius, expected.radius, rtol=0, atol=3e-4)
+    assert not found.proved
+    assert (found.rounding == written.rounding).all()
+    assert written.rounding >= 40 * written.difference > 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 300])
 def test_any_number_of_images(file: Path, count: int) -> None:
-    exported = lc.export.load(file)
-    assert exported.logits(some_images(count=count)).shape == (count, CLASSES)
+    exported = load(file)
+    assert exported.logits(some_images(count=count)).shape == (count, len(NAMES))
     assert len(exported.certify(some_images(count=count))) == count
 
 
 def test_images_of_every_kind(file: Path) -> None:
-    exported = lc.export.load(file)
+    exported = load(file)
     levels = (some_images() * 255).round().to(torch.uint8)
-    expected = exported.certify(lc.data.to_float(levels))
+    expected = exported.certify(to_float(levels))
     assert torch.equal(exported.certify(levels.permute(0, 2, 3, 1).numpy()).radius, expected.radius)
 
 
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (some_images(4), r"expected images of shape \(3, 8, 8\), which .* got \(3, 4, 4\)"),
+        (some_images() * 2, r"expected raw pixels in \[0, 1\]"),
+        (some_images()[0], r"add the batch axis with images\[None\]"),
+    ],
+)
+def test_other_images(file: Path, images: Tensor, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        load(file).certify(images)
+    with pytest.raises(ArgumentError, match=message):
+        load(file).logits(images)
+
+
 def test_pixels_that_float32_does_not_hold_cost_their_distance(file: Path) -> None:
-    exported, images = lc.export.load(file), some_images().double() * (1 - 2.0**-27)
+    exported, images = load(file), some_images().double() * (1 - 2.0**-27)
     moved = torch.linalg.vector_norm((images - images.float()).flatten(1), dim=1)
     assert (moved > 0).all()
     expected = (exported.certify(images.float()).radius - moved).clamp(min=0)
     torch.testing.assert_close(exported.certify(images).radius, expected, rtol=0, atol=1e-15)
 
 
-def test_the_file_describes_itself(file: Path) -> None:
-    model = onnx.load(file)
-    onnx.checker.check_model(model, full_check=True)
-    assert {opset.domain for opset in model.opset_import} == {""}
-    assert all(node.domain == "" for node in model.graph.node)
-    (pixels,) = model.graph.input
+def test_the_file_describes_itself(file: Path, network: ProvedNetwork) -> None:
+    written = onnx.load(file)
+    onnx.checker.check_model(written, full_check=True)
+    assert {opset.domain for opset in written.opset_import} == {""}
+    assert all(node.domain == "" for node in written.graph.node)
+    (pixels,) = written.graph.input
     batch, *shape = pixels.type.tensor_type.shape.dim
     assert batch.dim_param == "batch"
     assert [side.dim_value for side in shape] == [3, 8, 8]
-    about = {p.key.removeprefix("lipcert."): json.loads(p.value) for p in model.metadata_props}
-    expected = lc.certify(network(), some_images())
-    assert about["lipschitz"] == expected.lipschitz
-    assert about["classes"] == ["cat", "dog", "bird", "frog"]
+    about = {p.key.removeprefix("lipcert."): json.loads(p.value) for p in written.metadata_props}
+    assert about["lipschitz"] == network.lipschitz
+    assert about["pair_bounds"] == network.pair_bounds.tolist()
+    assert about["network_sha256"] == network.hash
+    assert about["classes"] == list(NAMES)
     assert about["input_shape"] == [3, 8, 8]
-    assert about["version"] == lc.__version__
+    assert about["format"] == 2
     assert "[0, 1]" in about["pixels"]
     assert "measured, not proved" in about["certificate"]
-    rows = network().double().head.normalized_weight().detach()  # type: ignore[operator]
-    np.testing.assert_allclose(about["distances"], torch.cdist(rows, rows).numpy(), atol=1e-7)
 
 
 def test_a_short_form(file: Path) -> None:
-    text = repr(lc.export.load(file))
-    assert re.search(
-        r"OnnxClassifier\('.*model.onnx', images of shape \(3, 8, 8\), 4 classes, proved bound", text
+    text = repr(load(file))
+    assert re.fullmatch(
+        r"OnnxClassifier\('.*model.onnx', images of shape \(3, 8, 8\), 4 classes, bound 3\.98883\d* as "
+        r"stated by the file\)",
+        text,
     )
+
+
+def test_the_same_network_is_the_same_file(file: Path, network: ProvedNetwork, tmp_path: Path) -> None:
+    export_onnx(network, tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == file.read_bytes()
 
 
 def recipe() -> str:
@@ -175,9 +150,105 @@ def test_the_recipe_of_the_documentation(file: Path, monkeypatch: pytest.MonkeyP
     images = some_images()
     names: dict[str, Any] = {"images": images.numpy()}
     exec(compile(recipe(), "docs/export.md", "exec"), names)
-    expected = lc.export.load(file).certify(images)
+    expected = load(file).certify(images)
     np.testing.assert_allclose(names["radius"], expected.radius.numpy(), rtol=1e-9)
     assert (expected.radius > 0).any()
+
+
+def test_the_recipe_notices_a_change(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = file.read_bytes().replace(b'"cat"', b'"rat"')
+    (tmp_path / "model.onnx").write_bytes(changed)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        exec(compile(recipe(), "docs/export.md", "exec"), {"images": some_images().numpy()})
+
+
+ENTRIES = [*(field.name for field in dataclasses.fields(Metadata)), "format", "sha256"]
+
+
+def altered(value: Any) -> Any:
+    """Another value of the same kind; numbers a millionth of what they were."""
+    if isinstance(value, str):
+        return value[:-1] + ("0" if value[-1] != "0" else "1")
+    return [altered(item) for item in value] if isinstance(value, list) else value * 1e-6
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_entry_can_be_changed(entry: str, file: Path, tmp_path: Path) -> None:
+    written = onnx.load(file)
+    (found,) = [p for p in written.metadata_props if p.key == f"lipcert.{entry}"]
+    found.value = json.dumps(altered(json.loads(found.value)))
+    refuse(written, tmp_path)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_entry_can_be_removed(entry: str, file: Path, tmp_path: Path) -> None:
+    written = onnx.load(file)
+    kept = [p for p in written.metadata_props if p.key != f"lipcert.{entry}"]
+    del written.metadata_props[:]
+    written.metadata_props.extend(kept)
+    refuse(written, tmp_path, "has been changed since|its description is damaged .'sha256'.")
+
+
+def _scale_weight(written: Any) -> None:
+    weight = max(written.graph.initializer, key=lambda t: len(t.raw_data))
+    array = onnx.numpy_helper.to_array(weight) * np.float32(1.001)
+    weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+
+
+def _remove_node(written: Any) -> None:
+    reader = written.graph.node[-1]
+    removed = written.graph.node[-2]
+    reader.input[0] = removed.input[0]
+    written.graph.node.remove(removed)
+
+
+def _another_operator(written: Any) -> None:
+    next(node for node in written.graph.node if node.op_type == "Greater").op_type = "Less"
+
+
+def _another_input(written: Any) -> None:
+    written.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _scale_weight,
+        _remove_node,
+        _another_operator,
+        _another_input,
+        lambda written: onnx.helper.set_model_props(written, {}),
+        lambda written: written.metadata_props.add(key="lipcert.rounding", value="1e-30"),
+        lambda written: written.metadata_props.add(key="note", value="a"),
+        lambda written: setattr(written, "doc_string", "a"),
+    ],
+    ids=["weight", "node", "operator", "input", "no entries", "entry twice", "more entries", "text"],
+)
+def test_nothing_else_can_be_changed(change: Any, file: Path, tmp_path: Path) -> None:
+    written = onnx.load(file)
+    change(written)
+    refuse(written, tmp_path, "has been changed since|not one that lipcert wrote")
+
+
+def refuse(written: Any, folder: Path, message: str = r"has been changed since it was written \(its") -> None:
+    (folder / "model.onnx").write_bytes(written.SerializeToString())
+    with pytest.raises(CheckpointError, match=message) as error:
+        load(folder / "model.onnx")
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 1000, 0.1, 0.3, 0.5, 0.7, 0.9, -200, -75, -66, -30, -1])
+def test_no_byte_can_be_changed(place: float, file: Path, tmp_path: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content)) if isinstance(place, float) else place] ^= 1
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"has been changed since|damaged"):
+        load(tmp_path / "model.onnx")
+
+
+def test_reading_and_writing_by_onnx_changes_nothing(file: Path) -> None:
+    assert is_intact(onnx.load(file).SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -185,124 +256,105 @@ def test_the_recipe_of_the_documentation(file: Path, monkeypatch: pytest.MonkeyP
     [
         (lambda path: path.write_bytes(path.read_bytes()[:1000]), "not an ONNX file, or a damaged one"),
         (lambda path: path.write_text("hello"), "not an ONNX file, or a damaged one"),
+        (lambda path: path.write_bytes(b""), "not an ONNX file, or a damaged one"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\n"), "has been changed since it was written"),
         (lambda path: path.unlink(), r"cannot be read \(No such file or directory\)"),
     ],
-    ids=["truncated", "text", "missing"],
+    ids=["truncated", "text", "empty", "longer", "missing"],
 )
-def test_damaged_files(file: Path, tmp_path: Path, change: object, message: str) -> None:
+def test_damaged_files(file: Path, tmp_path: Path, change: Any, message: str) -> None:
     copied = tmp_path / "model.onnx"
     copied.write_bytes(file.read_bytes())
-    change(copied)  # type: ignore[operator]
+    change(copied)
     with pytest.raises(CheckpointError, match=message):
-        lc.export.load(copied)
+        load(copied)
 
 
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"lipcert.format": None}, "but not one that lipcert wrote"),
-        ({"lipcert.format": "2"}, "has format 2, this version reads 1"),
-        ({"lipcert.lipschitz": None}, "its description is damaged"),
-        ({"lipcert.lipschitz": "0.0"}, "its description is damaged"),
-        ({"lipcert.lipschitz": "{"}, "its description is damaged"),
-        ({"lipcert.distances": "[[0.0]]"}, "its description is damaged"),
-        ({"lipcert.extra": "1"}, "its description is damaged"),
+        ({"format": None}, "but not one that lipcert wrote: it states no bound"),
+        ({"format": "1"}, "has format 1, this version reads 2; export the network again, or use lipcert"),
+        ({"lipschitz": None}, "its description is damaged"),
+        ({"lipschitz": "-1.0"}, "its description is damaged"),
+        ({"lipschitz": "{"}, "its description is damaged"),
+        ({"rounding": "0.0"}, "its description is damaged .* a rounding above 0"),
+        ({"rounding": "NaN"}, "its description is damaged .* a rounding above 0"),
+        ({"rounding": '"a"'}, "its description is damaged"),
+        ({"pair_bounds": "[[0.0]]"}, "expected a bound for each pair of 4 classes"),
+        ({"pair_bounds": str([[-1.0] * 4] * 4)}, "expected a bound for each pair of 4 classes"),
+        ({"input_shape": "[3, 8]"}, "expected three positive integers"),
+        ({"input_shape": "null"}, "its description is damaged"),
+        ({"extra": "1"}, "its description is damaged"),
     ],
 )
 def test_damaged_descriptions(
     file: Path, tmp_path: Path, properties: dict[str, str | None], message: str
 ) -> None:
-    model = onnx.load(file)
-    kept = {p.key: p.value for p in model.metadata_props} | properties
-    del model.metadata_props[:]
-    onnx.helper.set_model_props(model, {key: value for key, value in kept.items() if value is not None})
-    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    """What was sealed in that state is still no description."""
+    written = onnx.load(file)
+    kept = {p.key: p.value for p in written.metadata_props if p.key != "lipcert.sha256"}
+    kept |= {f"lipcert.{key}": value for key, value in properties.items()}
+    onnx.helper.set_model_props(written, {key: value for key, value in kept.items() if value is not None})
+    (tmp_path / "model.onnx").write_bytes(seal(written.SerializeToString()))
     with pytest.raises(CheckpointError, match=message):
-        lc.export.load(tmp_path / "model.onnx")
+        load(tmp_path / "model.onnx")
 
 
-def test_images_of_another_shape(file: Path) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"expected images of shape \(3, 8, 8\), which .* got \(3, 4, 4\)"
-    ):
-        lc.export.load(file).logits(some_images(4))
+def test_files_of_the_first_format(file: Path, tmp_path: Path) -> None:
+    """They had distances of head rows and no hash."""
+    written = onnx.load(file)
+    old = {"format": "1", "version": '"0.1"', "lipschitz": "4.0", "distances": "[[0.0]]", "rounding": "1e-5"}
+    onnx.helper.set_model_props(written, {f"lipcert.{key}": value for key, value in old.items()})
+    refuse(written, tmp_path, "has format 1, this version reads 2; export the network again")
 
 
-class Twice(LipschitzModule):
-    """A layer of somebody else's."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * x
-
-    def lipschitz_bound(self, input_shape: Shape) -> float:
-        return 2.0
-
-
-class Thrice(Twice):
-    """What is written for it below is wrong."""
+def test_a_model_is_proved_first_and_left_as_it_is(tmp_path: Path, network: ProvedNetwork) -> None:
+    trained = model().train()
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    written = export_onnx(trained, tmp_path / "a.onnx", classes=NAMES)
+    assert written.network_sha256 == network.hash
+    assert load(written.path).metadata.classes == NAMES
+    assert trained.training
+    assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
+    assert all(parameter.requires_grad for parameter in trained.parameters())
 
 
-@emit.register
-def _thrice(layer: Thrice, graph: Graph, x: str, shape: Shape) -> str:
-    return graph.add("Mul", [x, graph.numbers(3.0)])
+def test_other_names_for_a_proved_network(tmp_path: Path, network: ProvedNetwork) -> None:
+    written = export_onnx(network, tmp_path / "a.onnx", classes="wxyz", input_shape=SHAPE)
+    assert load(written.path).metadata.classes == tuple("wxyz")
+    assert written.network_sha256 == network.hash
 
 
-@pytest.mark.parametrize(
-    ("layer", "error", "message"),
-    [
-        (
-            Twice(),
-            ArgumentError,
-            "Twice has no ONNX form; let it freeze to a layer that has one, or register",
-        ),
-        (Thrice(), NotProvedError, "its ONNX form differs by .* from the network in float64"),
-    ],
-)
-def test_layers_that_cannot_be_exported(
-    layer: nn.Module, error: type[Exception], message: str, tmp_path: Path
-) -> None:
-    model = nn.Sequential(Normalize(0.5, 0.25), layer, Flatten(), ConstantHead(torch.eye(2, 4), None))
-    with pytest.raises(error, match=message):
-        lc.export.export_onnx(model, tmp_path / "a.onnx", input_shape=(1, 2, 2))
-    assert not list(tmp_path.iterdir())
-
-
-def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="classes: expected 4 names, one for each logit, got 2"):
-        lc.export.export_onnx(network(), tmp_path / "a.onnx", classes=["a", "b"])
+def test_bad_arguments(tmp_path: Path, network: ProvedNetwork) -> None:
+    path = tmp_path / "a.onnx"
+    for given in (network, model()):
+        with pytest.raises(ArgumentError, match="classes: expected 4 names, one for each logit, got 2"):
+            export_onnx(given, path, classes=["a", "b"])
+    with pytest.raises(ArgumentError, match=r"proved for images of shape \(3, 8, 8\), got \(3, 9, 9\)"):
+        export_onnx(network, path, input_shape=(3, 9, 9))
     with pytest.raises(CheckpointError, match="cannot write there"):
-        lc.export.export_onnx(network(), tmp_path / "nowhere" / "a.onnx")
-    with pytest.raises(NotProvedError, match="ends in a head"):
-        lc.export.export_onnx(nn.Sequential(Flatten()), tmp_path / "a.onnx", input_shape=(1, 2, 2))
+        export_onnx(network, tmp_path / "nowhere" / "a.onnx")
+    with pytest.raises(ArgumentError, match="expected one number per class at its end"):
+        export_onnx(nn.Sequential(nn.Identity()), path, input_shape=(1, 2, 2))
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(
+    package: str, tmp_path: Path, network: ProvedNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     message = re.escape(f"the package {package} is not installed; run pip install {package}")
     with pytest.raises(ArgumentError, match=message):
-        lc.export.export_onnx(network(), tmp_path / "a.onnx")
+        export_onnx(network, tmp_path / "a.onnx")
 
 
-def test_the_model_is_left_as_it_is(tmp_path: Path) -> None:
-    model = network().train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    lc.export.export_onnx(model, tmp_path / "a.onnx")
-    assert model.training
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.requires_grad for parameter in model.parameters())
+def test_onnx_is_not_needed_to_certify(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert len(load(file).certify(some_images())) == 5
 
 
 def test_older_runtimes_can_read_it(file: Path) -> None:
-    model = onnx.load(file)
-    assert (model.ir_version, model.opset_import[0].version) == (8, 17)
+    written = onnx.load(file)
+    assert (written.ir_version, written.opset_import[0].version) == (8, 17)
     assert onnxruntime.InferenceSession(str(file)).get_providers()
-
-
-def test_the_difference_is_the_largest_on_the_trial_images(tmp_path: Path) -> None:
-    model, images = network(), onnx_file._trial_images((3, 8, 8))
-    assert len(images) == 64
-    written = lc.export.export_onnx(model, tmp_path / "a.onnx")
-    found = lc.export.load(written.path).logits(images)
-    largest = np.abs(found - exact_logits(model, images).numpy()).max()
-    assert written.difference == pytest.approx(largest, rel=1e-6)

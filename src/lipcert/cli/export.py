@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from lipcert.cli.class_names import class_names
 from lipcert.cli.console import print_json, say
-from lipcert.cli.network import find_network
+from lipcert.cli.network import find_network, open_network
 from lipcert.cli.options import Weights, Zoo
 
 EXAMPLES = """
@@ -30,15 +29,14 @@ def export(
     weights: Weights = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Write the frozen network as ONNX in plain operators, with what certifies its predictions again."""
+    """Write the proved network as ONNX in plain operators, with what certifies its predictions again."""
     source = find_network(named, zoo, weights)
 
     from lipcert.certify.curve import shown_bound
     from lipcert.export import export_onnx
-    from lipcert.models.storage import load
 
-    network = load(source.file)
-    written = export_onnx(network, onnx, classes=class_names(source, network.config.num_classes))
+    network = open_network(source)
+    written = export_onnx(network, onnx)
     if as_json:
         print_json(
             {
@@ -46,20 +44,25 @@ def export(
                 "bytes": written.size,
                 "lipschitz": written.lipschitz,
                 "difference": written.difference,
-                "input_shape": list(network.config.input_shape),
-                "classes": network.config.num_classes,
+                "rounding": written.rounding,
+                "network_sha256": written.network_sha256,
+                "input_shape": list(network.input_shape),
+                "classes": len(network.classes),
             }
         )
         return
     say(
         f"{written.path}: {written.size / 1e6:.1f} MB, plain operators, batches of any length of images "
-        f"{network.config.input_shape}"
+        f"{network.input_shape}"
     )
     say(
-        f"Proved Lipschitz bound {shown_bound(written.lipschitz)}, stored in it with the distances between "
-        "classes"
+        f"Proved Lipschitz bound {shown_bound(written.lipschitz)}, stored in it with a bound for every pair "
+        "of classes"
     )
-    say(f"Its float32 logits differ from float64 by at most {written.difference:.1e} on trial images")
+    say(
+        f"Its float32 logits differ from float64 by at most {written.difference:.1e} on trial images; "
+        f"{written.rounding:.1e} is subtracted from every margin"
+    )
     say(f'Certify with it: lc.export.load("{written.path}").certify(images), measured and not proved')
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
+from lipcert.certify.certificates import Certificates, certificates_from
 from lipcert.certify.curve import shown_bound
-from lipcert.certify.images import as_batch
-from lipcert.certify.radii import Certificates, certify_logits, check_images
+from lipcert.certify.images import as_batch, check_images
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.export.graph import INPUT, OUTPUT, need_runtime
-from lipcert.export.metadata import Metadata
+from lipcert.export.metadata import SEAL, Metadata, is_intact
 
 if TYPE_CHECKING:
     from lipcert.certify.images import Images
@@ -27,10 +26,15 @@ class OnnxClassifier:
     """A network that `export_onnx` wrote.
 
     Attributes:
-        metadata: the bound, the distances of the head's rows, the names of the classes, ...
+        metadata: what the file states: bounds, rounding, names of the classes, ...
     """
 
     def __init__(self, content: bytes, name: str) -> None:
+        if SEAL in content and not is_intact(content):
+            raise CheckpointError(
+                f"{name}: has been changed since it was written (its hash does not fit); export the network "
+                "again"
+            )
         try:
             self._session = session(content)
         except ArgumentError:
@@ -47,53 +51,50 @@ class OnnxClassifier:
         return run(self._session, self._batch(images).float().numpy())
 
     def certify(self, images: "Images") -> Certificates:
-        """Predictions with their radii, from the logits and the stored numbers.
+        """Predictions with their radii, from the logits and the numbers that the file states.
 
-        Guarantee: measured. The bound and the distances are proved for the network in float64; what float32
-        arithmetic may add was measured when the file was written. `proved` is False.
+        Guarantee: measured, so `proved` is False. The pair bounds, as stated by the file, are proved for the
+        network in float64; what float32 arithmetic may add was measured when the file was written.
 
         Args:
             images: as `lipcert.certify` takes them. Pixels that float32 does not hold are rounded, and the
                 radius is that much smaller.
         """
-        batch = self._batch(images)
+        batch, about = self._batch(images), self.metadata
         single = batch.float()
         logits = torch.from_numpy(run(self._session, single.numpy()))
-        slack = torch.full(logits.shape, self.metadata.rounding, dtype=torch.float64, device="cpu")
-        found = certify_logits(
-            logits, torch.from_numpy(self.metadata.distances), self.metadata.lipschitz, slack, "float32"
-        )
+        slack = torch.full((len(logits),), about.rounding, dtype=torch.float64, device="cpu")
+        bounds = torch.from_numpy(about.pair_bounds)
+        found = certificates_from(logits, bounds, slack, about.lipschitz, proved=False)
         moved = torch.linalg.vector_norm((batch.double() - single.double()).flatten(1), dim=1)
         return dataclasses.replace(found, radius=(found.radius - moved).clamp(min=0))
 
     def _batch(self, images: "Images") -> torch.Tensor:
-        shape = self.metadata.input_shape
-        batch = as_batch(images, shape)
-        check_images(nn.Identity(), batch)
-        if tuple(batch.shape[1:]) != shape:
-            raise ArgumentError(
-                f"images: expected images of shape {shape}, which {self._name} was made for, "
-                f"got {tuple(batch.shape[1:])}"
-            )
+        batch = as_batch(images, self.metadata.input_shape)
+        check_images(batch, self.metadata.input_shape)
         return batch.detach().cpu()
 
     def __repr__(self) -> str:
         about = self.metadata
         return (
             f"OnnxClassifier({self._name!r}, images of shape {about.input_shape}, {len(about.classes)} "
-            f"classes, proved bound {shown_bound(about.lipschitz)})"
+            f"classes, bound {shown_bound(about.lipschitz)} as stated by the file)"
         )
 
 
 def load(path: str | os.PathLike[str]) -> OnnxClassifier:
     """Read a network that `export_onnx` wrote, to run it with onnxruntime on the CPU.
 
+    Any byte that was changed after writing is noticed by a hash. That is no signature: who makes a file can
+    state any bound in it, and nothing in it can be proved again without the network it was made from.
+
     Args:
         path: the .onnx file.
 
     Raises:
         ArgumentError: onnxruntime is not installed.
-        CheckpointError: no such file, a damaged one, or one that lipcert did not write.
+        CheckpointError: no such file, a changed or damaged one, one of an older format, or one that lipcert
+            did not write.
     """
     try:
         content = Path(path).read_bytes()

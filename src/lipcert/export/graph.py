@@ -9,6 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from lipcert.errors import not_installed
+from lipcert.operators.operator import Shape
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: old enough for the runtimes that are in use, new enough for every operator here."""
@@ -68,6 +69,10 @@ class Graph:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         return self._constant(array.astype(np.float32))
 
+    def per_channel(self, values: Tensor, shape: Shape) -> str:
+        """A constant of one number per channel, for samples of this shape."""
+        return self.numbers(values.reshape(1, -1, *(1 for _ in shape[1:])))
+
     def integers(self, values: Sequence[int]) -> str:
         """A constant vector of integers: a shape, axes, places."""
         return self._constant(np.array(values, dtype=np.int64))
@@ -86,8 +91,8 @@ class Graph:
         half = channels // 2
         return self.cut(x, 1, 0, half), self.cut(x, 1, half, channels)
 
-    def finish(self, result: str, input_shape: Sequence[int], num_classes: int) -> Any:
-        """The model, for batches of any length, checked by onnx."""
+    def finish(self, result: str, input_shape: Shape, num_classes: int) -> Any:
+        """The model, for batches of any length."""
         helper, real = self.onnx.helper, self.onnx.TensorProto.FLOAT
         self.nodes.append(helper.make_node("Identity", [result], [OUTPUT], name=OUTPUT))
         graph = helper.make_graph(
