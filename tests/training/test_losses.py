@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipcert.certify.radii import certify_logits
-from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.certify.certificates import certificates_from
+from lipcert.errors import ArgumentError
 from lipcert.nn import Flatten, Head, Normalize, NormalizedLinear, OrthogonalHead
 from lipcert.training.losses import CertificateLoss
 
@@ -45,7 +45,8 @@ def test_the_certificate_is_in_pixels_with_a_normalisation() -> None:
     network = nn.Sequential(Normalize((0.5, 0.4), (0.25, 0.5)), Flatten(), OrthogonalHead(2, 2))
     loss = CertificateLoss(gamma=0.5)(network, LOGITS, LABELS)
     assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * 0.25 * (2 / math.sqrt(2)) / 2, rel=1e-6)
-    certified = certify_logits(LOGITS, torch.full((2, 2), math.sqrt(2)), 1 / 0.25)
+    steepness = torch.full((2, 2), math.sqrt(2) / 0.25)
+    certified = certificates_from(LOGITS, steepness, torch.zeros(2), 1 / 0.25)
     assert loss.item() == pytest.approx(CROSS_ENTROPY - 0.5 * certified.radius[0].item() / 2, rel=1e-6)
 
 
@@ -131,7 +132,7 @@ def test_bad_gamma(gamma: float) -> None:
 
 
 def test_a_model_without_a_head_is_refused() -> None:
-    with pytest.raises(NotProvedError, match="ends in a head"):
+    with pytest.raises(ArgumentError, match="ends in a head"):
         CertificateLoss(0.5)(nn.Sequential(nn.Linear(4, 2)), LOGITS, LABELS)
 
 

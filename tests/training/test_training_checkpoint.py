@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lipcert.errors import CheckpointError, TrainingError
+from lipcert.training.average import WeightAverage
 from lipcert.training.checkpoint import (
     LATEST,
     PREVIOUS,
@@ -78,6 +79,43 @@ def test_restored_run_continues_to_the_same_bits(tmp_path):
         assert torch.equal(
             optimizer.state[mine]["momentum_buffer"], other_optimizer.state[theirs]["momentum_buffer"]
         )
+
+
+def test_the_average_of_the_weights_comes_back(tmp_path):
+    model, optimizer = make()
+    average = WeightAverage(model, 0.9)
+    step(model, optimizer)
+    average.update(model, 1)
+    assert not torch.equal(average.model.linear.weight, model.linear.weight)
+    write_checkpoint(tmp_path, model, optimizer, position(), average=average.model)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    other, other_optimizer = make(1)
+    copied = WeightAverage(other, 0.9)
+    restore(checkpoint, other, other_optimizer, average=copied.model)
+    assert torch.equal(other.linear.weight, model.linear.weight)
+    for mine, theirs in zip(average.model.parameters(), copied.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_checkpoint_without_the_average_of_a_run_that_keeps_one(tmp_path):
+    model, optimizer = make()
+    write_checkpoint(tmp_path, model, optimizer, position())
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    with pytest.raises(
+        CheckpointError, match=r"another run: the average of linear.weight is absent in the file and of shape"
+    ):
+        restore(checkpoint, model, optimizer, average=WeightAverage(model, 0.9).model)
+
+
+def test_an_average_that_is_not_finite_is_not_written(tmp_path):
+    model, optimizer = make()
+    average = WeightAverage(model, 0.9)
+    with torch.no_grad():
+        average.model.linear.bias[0] = float("nan")
+    with pytest.raises(TrainingError, match=r"average.linear.bias is no longer finite"):
+        write_checkpoint(tmp_path, model, optimizer, position(), average=average.model)
 
 
 def test_before_the_first_step_there_is_no_momentum(tmp_path):

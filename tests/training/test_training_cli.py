@@ -62,6 +62,7 @@ def test_run_prints_plain_lines_and_its_result(command, tmp_path):
         (["--augment", "crop-flip", "--crop", "8"], "crop: expected a padding below the side of the"),
         (["--resume"], "holds no run; start one without --resume"),
         (["--warmup", "0.5"], "warmup: the schedule step has none; use onecycle or cosine, or leave it out"),
+        (["--muon-step", "0.1"], "muon_step: the optimizer sgd has none; use --optimizer muon, or leave"),
         (["--nodes", "2"], "nodes: nobody has started the processes of 2 machines; start them by torchrun"),
         (["--config", "absent.toml"], "config: cannot read absent.toml"),
         (["--epochs", "many"], "Invalid value for '--epochs'"),

@@ -10,7 +10,7 @@ from lipcert.training.config import Interval, TrainConfig
 
 PAPER = {
     "epochs": 200, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "nesterov": False, "schedule": "step",
-    "held_out": 5000, "precision": "fp32",
+    "held_out": 5000, "precision": "fp32", "optimizer": "sgd", "ema": 0.0,
 }  # fmt: skip
 
 
@@ -63,6 +63,9 @@ def test_toml_gives_the_same_options_back(config):
         ({"warmup": 1.0}, r"warmup: expected a number in \[0, 1\), got 1.0"),
         ({"momentum": 1.5}, r"momentum: expected a number in \[0, 1\), got 1.5"),
         ({"nesterov": True, "momentum": 0}, "nesterov: needs a momentum above 0"),
+        ({"optimizer": "mun"}, "optimizer: expected one of muon, sgd, got 'mun'; did you mean 'muon'"),
+        ({"muon_step": 0}, "muon_step: expected a number above 0, got 0.0"),
+        ({"ema": 1.0}, r"ema: expected a number in \[0, 1\), got 1.0"),
         ({"image_size": "big"}, "image_size: expected int or nothing, got 'big'"),
         ({"seed": 2**32}, r"seed: expected a number from 0 to 2\*\*32 - 1"),
         ({"schedule": "onecyle"}, "schedule: expected one of .* did you mean 'onecycle'"),

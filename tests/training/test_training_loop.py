@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import signal
@@ -9,19 +10,23 @@ import torch
 from safetensors.torch import load_file
 
 from lipcert.certify.curve import RADII
-from lipcert.certify.exact import network_hash
+from lipcert.certify.prove import prove
 from lipcert.certify.records import read_records
 from lipcert.data.sources import load
 from lipcert.errors import ArgumentError, CheckpointError, TrainingError
+from lipcert.kernels.taps import kernel_from_taps, skew_taps
 from lipcert.models.storage import load as load_model
+from lipcert.nn.soc import SOC
+from lipcert.optim import Muon
 from lipcert.training import loop
 from lipcert.training.checkpoint import LATEST, read_checkpoint
 from lipcert.training.config import TrainConfig
-from lipcert.training.evaluation import proved_accuracy
+from lipcert.training.evaluation import proved_accuracy, selection_score
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
 from lipcert.training.losses import CertificateLoss
 from lipcert.training.metrics import read_metrics
+from lipcert.training.parts import build_model, load_split
 from lipcert.training.progress import Silent
 from lipcert.training.summary import RunSummary
 
@@ -84,7 +89,7 @@ def test_run_leaves_everything_it_promises(whole):
     assert {path.name for path in out.iterdir()} == {
         "config.toml", "environment.json", "metrics.jsonl", "summary.json", "model.safetensors",
         "best.safetensors", "checkpoint.safetensors", "checkpoint.previous.safetensors", "certificates.jsonl",
-        "bound.json",
+        "best.proved.safetensors",
     }  # fmt: skip
     assert TrainConfig.read(out / "config.toml") == QUICK
     assert RunSummary.read(out) == summary
@@ -140,7 +145,7 @@ def test_saved_models_load_and_are_those_of_the_summary(whole):
     from lipcert.training.evaluation import proved_accuracy
 
     out, summary = whole
-    accuracy, _ = proved_accuracy(load_model(out / "model.safetensors"), load("digits", split="test"))
+    accuracy, _ = proved_accuracy(prove(load_model(out / "model.safetensors")), load("digits", split="test"))
     assert summary.test["last"] == {"step": 15, "epoch": 3.0} | accuracy
 
 
@@ -151,8 +156,8 @@ def test_a_finished_run_has_the_certificates_of_its_best_model(whole):
     assert len(records.outcomes) == summary.test["best"]["images"]
     assert accuracy.standard == summary.test["best"]["standard"]
     assert accuracy[36 / 255] == summary.test["best"]["certified"]["36/255"]
-    assert records.weights_file == out / "best.safetensors"
-    assert records.weights_hash == network_hash(load_model(records.weights_file))
+    assert records.network_file == out / "best.proved.safetensors"
+    assert records.network_hash == prove(load_model(out / "best.safetensors"), classes=records.classes).hash
 
 
 def test_same_options_give_the_same_bits(whole, tmp_path):
@@ -188,6 +193,123 @@ def test_interrupted_run_is_saved_and_goes_on_to_the_same_bits(whole, tmp_path, 
     environment = json.loads((out / "environment.json").read_text())
     assert environment["resumed_from_step"] == step
     assert environment["resumed_by"] == environment["command"]  # one process did both
+
+
+AVERAGED = with_options(optimizer="muon", muon_step=0.05, batch_size=128, epochs=2, ema=0.9)  # 20 steps
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    """A run of Muon that keeps an average of its weights."""
+    out = tmp_path_factory.mktemp("runs") / "averaged"
+    return out, train(AVERAGED, out)
+
+
+@pytest.mark.parametrize("step", [1, 10, 13])
+def test_a_run_of_muon_with_averaged_weights_goes_on_to_the_same_bits(averaged, tmp_path, step):
+    with pytest.raises(Interrupted):
+        train(AVERAGED, tmp_path, progress=StopAt(step))
+    summary = train(AVERAGED, tmp_path, resume=True)
+    assert_same_bits(weights(averaged[0]), weights(tmp_path))
+    assert_same_bits(weights(averaged[0], "best.safetensors"), weights(tmp_path, "best.safetensors"))
+    assert_same_bits(*(load_file(out / LATEST) for out in (averaged[0], tmp_path)))
+    assert (summary.test, summary.best) == (averaged[1].test, averaged[1].best)
+
+
+def test_muon_learns_more_than_sgd_in_the_same_steps(averaged, tmp_path):
+    sgd = train(with_options(batch_size=128, epochs=2), tmp_path)
+    assert averaged[1].test["last"]["standard"] > sgd.test["last"]["standard"] + 0.02
+
+
+def test_muon_keeps_the_length_of_the_kernels(averaged):
+    torch.manual_seed(AVERAGED.seed)
+    start = build_model(AVERAGED, load_split(AVERAGED).images)
+    end = load_model(averaged[0] / "model.safetensors")
+    for before, after in zip(start.modules(), end.modules(), strict=True):
+        if isinstance(before, SOC):
+            assert torch.equal(after.weight[0], -after.weight[0].T)
+            mine, theirs = (kernel_from_taps(skew_taps(layer.weight.detach())) for layer in (after, before))
+            torch.testing.assert_close(mine.norm(), theirs.norm(), rtol=1e-5, atol=0)
+            assert not torch.equal(mine, theirs)
+
+
+def test_the_schedule_scales_the_step_of_muon_and_the_learning_rate_of_sgd(tmp_path, monkeypatch):
+    seen, real = [], Muon.step
+
+    def step(self, closure=None):
+        seen.append({group["layout"]: group["lr"] for group in self.param_groups})
+        return real(self, closure)
+
+    monkeypatch.setattr(Muon, "step", step)
+    train(with_options(optimizer="muon", muon_step=0.06, lr=0.3, epochs=1), tmp_path)
+    # 5 steps: the rise takes round(0.5) = 0, so the share falls from 1 by a fifth each time.
+    assert [rates["taps"] for rates in seen] == pytest.approx([0.06, 0.048, 0.036, 0.024, 0.012])
+    assert [rates[None] for rates in seen] == pytest.approx([0.3, 0.24, 0.18, 0.12, 0.06])
+    assert read_metrics(tmp_path)[0]["lr"] == pytest.approx(0.06)
+
+
+def test_both_models_are_measured_and_recorded(averaged):
+    out, summary = averaged
+    records = [r for r in read_metrics(out) if r["kind"] == "epoch"]
+    scores = {}
+    for record in records:
+        found = {"raw": record["held_out"], "average": record["held_out_average"]}
+        assert record["better"] == max(found, key=lambda name: selection_score(found[name]))
+        scores |= {(record["step"], name): selection_score(found[name]) for name in found}
+    best = summary.best["step"], summary.best["weights"]
+    assert scores[best] == max(scores.values())
+    assert summary.held_out == records[-1]["held_out"]
+
+
+def test_the_average_follows_every_step(tmp_path):
+    seen = []
+
+    class Watch(Silent):
+        def advance(self, *, step, loss):
+            seen.append(read_checkpoint(tmp_path))
+
+    train(with_options(ema=0.5, epochs=1, checkpoint_every="1"), tmp_path, progress=Watch())
+    states = [c.tensors for c in (*seen[1:], read_checkpoint(tmp_path))]  # after steps 1, ..., 5
+    name = "head.bias"
+    for step, (before, after) in enumerate(itertools.pairwise(states), 2):
+        decay = min(0.5, step / (step + 9))
+        expected = decay * before[f"average.{name}"] + (1 - decay) * after[f"model.{name}"]
+        torch.testing.assert_close(after[f"average.{name}"], expected)
+
+
+@pytest.mark.parametrize("chosen", ["raw", "average"])
+def test_the_better_of_model_and_average_is_the_best(tmp_path, monkeypatch, chosen):
+    shares = itertools.cycle([0.5, 0.4] if chosen == "raw" else [0.4, 0.5])
+
+    def measured(*_):
+        share = next(shares)
+        return {"label": "x", "images": 1, "standard": share, "certified": dict.fromkeys(RADII, share)}
+
+    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    progress = StopAt(-1)
+    summary = train(with_options(ema=0.5, epochs=1), tmp_path, progress=progress)
+    assert (summary.best["step"], summary.best["weights"], summary.best["standard"]) == (5, chosen, 0.5)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None
+    prefix = "model" if chosen == "raw" else "average"
+    best = weights(tmp_path, "best.safetensors")
+    assert torch.equal(best["head.weight"], checkpoint.tensors[f"{prefix}.head.weight"])
+    assert torch.equal(weights(tmp_path)["head.weight"], checkpoint.tensors["model.head.weight"])
+    # Of the same step, but only the raw model is the last one.
+    same = summary.test["best"] == summary.test["last"]
+    assert same is (chosen == "raw")
+    images = load("digits", split="test")
+    for name, file in (("best", "best.safetensors"), ("last", "model.safetensors")):
+        accuracy, _ = proved_accuracy(prove(load_model(tmp_path / file)), images)
+        assert summary.test[name] == {"step": 5, "epoch": 1.0} | accuracy
+    lines = [line for line in progress.said if line.startswith("best model (epoch 1")]
+    assert ("averaged weights" in lines[0]) is (chosen == "average")
+
+
+def test_a_run_without_an_average_says_that_its_best_model_is_the_raw_one(whole):
+    assert whole[1].best["weights"] == "raw"
+    assert not any("average" in key for record in read_metrics(whole[0]) for key in record)
+    assert not any(name.startswith("average.") for name in load_file(whole[0] / LATEST))
 
 
 def test_the_command_that_made_a_run_outlives_its_resumption(tmp_path, monkeypatch):
@@ -409,8 +531,9 @@ def test_bf16_without_instructions_is_said_to_be_slow(tmp_path, monkeypatch, pre
     assert any("no bf16 instructions: precision fp32" in message for message in progress.said) is said
 
 
-def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path, monkeypatch):
-    config = with_options(minutes=0.03, epochs=1)
+@pytest.mark.parametrize("options", [{}, {"optimizer": "muon", "ema": 0.9}])
+def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path, monkeypatch, options):
+    config = with_options(minutes=0.03, epochs=1, **options)
     monkeypatch.setattr(loop, "fitting_steps", lambda *_: 12)  # on any machine
     progress = StopAt(6)
     with pytest.raises(Interrupted):
@@ -426,6 +549,7 @@ def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path,
     monkeypatch.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
     train(config, tmp_path / "plain")
     assert_same_bits(weights(tmp_path), weights(tmp_path / "plain"))
+    assert_same_bits(*(load_file(out / LATEST) for out in (tmp_path, tmp_path / "plain")))
 
 
 def fix_steps(trainer, total):
@@ -502,7 +626,7 @@ class Minutes(Silent):
 def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
     clock, saved, real = Minutes(), [], loop.write_checkpoint
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(loop, "write_checkpoint", lambda *a: (saved.append(a[-1].step), real(*a)))
+    monkeypatch.setattr(loop, "write_checkpoint", lambda *a, **k: (saved.append(a[-1].step), real(*a, **k)))
     train(with_options(checkpoint_every="5m"), tmp_path / "run", progress=clock)
     assert saved == [6, 12, 15]  # five minutes after the last one, and at the end
 
@@ -518,8 +642,9 @@ def test_where_best_and_last_differ_each_has_its_own_numbers(tmp_path, monkeypat
     summary = train(QUICK, tmp_path / "run")
     images = load("digits", split="test")
     for name, file, step in (("best", "best.safetensors", 5), ("last", "model.safetensors", 15)):
-        accuracy, _ = proved_accuracy(load_model(tmp_path / "run" / file), images)
+        accuracy, _ = proved_accuracy(prove(load_model(tmp_path / "run" / file)), images)
         assert summary.test[name] == {"step": step, "epoch": step / 5} | accuracy
     assert summary.test["best"]["standard"] != summary.test["last"]["standard"]
     records = read_records(tmp_path / "run")
-    assert records.weights_hash == network_hash(load_model(tmp_path / "run" / "best.safetensors"))
+    best = load_model(tmp_path / "run" / "best.safetensors")
+    assert records.network_hash == prove(best, classes=records.classes).hash

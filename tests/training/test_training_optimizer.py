@@ -3,10 +3,12 @@ import copy
 import pytest
 import torch
 
+from lipcert.errors import ArgumentError
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.nn import CONVOLUTIONS
+from lipcert.optim import Muon
 from lipcert.training.config import TrainConfig
-from lipcert.training.optimizer import make_optimizer, parameter_groups
+from lipcert.training.optimizer import learning_rate_of, make_optimizer, parameter_groups
 
 
 def small(conv="soc", head="lln", activation="hh1"):
@@ -72,3 +74,32 @@ def test_steps_are_those_of_sgd_written_out(nesterov):
     for name, parameter in model.named_parameters():
         # Three steps of a handful of float64 operations on numbers of size 1.
         torch.testing.assert_close(parameter, expected[name], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("conv", sorted(CONVOLUTIONS))
+def test_muon_has_the_matrices_and_sgd_the_rest_with_the_same_decay(conv):
+    model = small(conv)
+    config = TrainConfig(conv=conv, optimizer="muon", muon_step=0.05, lr=0.2, weight_decay=0.01)
+    optimizer = make_optimizer(model, config, torch.device("cpu"))
+    assert isinstance(optimizer, Muon)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    seen = set()
+    for group in optimizer.param_groups:
+        mine = {names[id(p)] for p in group["params"]}
+        seen |= mine
+        is_matrix = {"conv" in name and name.endswith(("weight", "bases")) for name in mine}
+        assert is_matrix == {group["layout"] is not None}
+        if group["layout"] is not None:
+            assert (group["lr"], group["initial_lr"], group["momentum"]) == (0.05, 0.05, 0.95)
+            assert group["weight_decay"] == 0.0
+        else:
+            assert (group["lr"], group["initial_lr"], group["momentum"]) == (0.2, 0.2, 0.9)
+            assert group["weight_decay"] == (0.0 if any("activation" in name for name in mine) else 0.01)
+    assert seen == set(names.values())
+    assert learning_rate_of(optimizer) == 0.2
+
+
+def test_muon_without_a_matrix_that_it_knows():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match="optimizer: Muon knows no matrix of the convolution 'mine'; use"):
+        make_optimizer(model, TrainConfig(conv="mine", optimizer="muon"), torch.device("cpu"))

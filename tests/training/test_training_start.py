@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 import lipcert as lc
 from lipcert import zoo
 from lipcert.certify.curve import RADII
-from lipcert.certify.exact import network_hash
 from lipcert.cli.train import collect_options
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.models.lipconvnet import LipConvnet
+from lipcert.models.storage import load as load_weights
+from lipcert.models.storage import weights_hash
 from lipcert.training import loop
 from lipcert.training.config import TrainConfig
 from lipcert.training.interruption import Interrupted
@@ -73,7 +74,7 @@ def test_a_run_tells_what_it_started_from(first: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(replace(QUICK, start_from=str(first)), second, progress=StopAt(7))
     train(replace(QUICK, start_from=str(first)), second, resume=True)
-    sha = network_hash(lc.load(first / "best.safetensors"))
+    sha = weights_hash(load_weights(first / "best.safetensors"))
     assert told(second) == {
         "network": str(first), "weights_sha256": sha, "epochs": 2.0, "head": "taken"
     }  # fmt: skip
@@ -111,7 +112,7 @@ def test_the_zoo_is_a_start() -> None:
         "orthogonal",
         None,
     )
-    shipped = lc.load(name)
+    shipped = load_weights(name)
     model = lc.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
     told = begin_with(model, look_up(name))
     card = json.loads((zoo.FOLDER / f"{name}.json").read_text())

@@ -32,7 +32,7 @@ def measure(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     step: Callable[[], None],
-    evaluate: Callable[[], None],
+    evaluate: Callable[[], object],
     seconds: float,
     agree: Callable[[int], int],
 ) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def measure(
     return statistics.median(times), evaluation
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _timed(work: Callable[[], object]) -> float:
     start = time.monotonic()
     work()
     return time.monotonic() - start

@@ -55,9 +55,21 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    *,
+    average: nn.Module | None = None,
 ) -> None:
     """Write model, momentum, position and random state as the latest checkpoint; the one before is kept.
+
+    Args:
+        folder: of the run.
+        model: its parameters and buffers are written.
+        optimizer: its momentum is written; nothing else changes from step to step.
+        position: where the run stands.
+        average: a copy of the model whose parameters are averages, if the run keeps one.
 
     Raises:
         TrainingError: a weight is not finite; nothing is written, so the last good state survives.
@@ -68,6 +80,8 @@ def write_checkpoint(
         momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"momentum.{name}"] = momentum
+    if average is not None:
+        tensors |= {f"average.{name}": value for name, value in average.named_parameters()}
     broken = [
         name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()
     ]
@@ -122,11 +136,17 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         ) from error
 
 
-def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a checkpoint back: weights and buffers, momentum, and every random generator.
+def restore(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    average: nn.Module | None = None,
+) -> None:
+    """Put a checkpoint back: weights and buffers, momentum, averages, and every random generator.
 
     Raises:
-        CheckpointError: it belongs to another network.
+        CheckpointError: it belongs to another network, or holds no averages where the run keeps some.
     """
     saved = {k.removeprefix("model."): v for k, v in checkpoint.tensors.items() if k.startswith("model.")}
     expected = model.state_dict()
@@ -152,7 +172,21 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
         if momentum is not None:
             # empty_like keeps the memory format that the optimizer itself would have chosen.
             optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+    if average is not None:
+        _restore_average(checkpoint, average)
     _restore_generators(checkpoint)
+
+
+@torch.no_grad()
+def _restore_average(checkpoint: Checkpoint, average: nn.Module) -> None:
+    for name, parameter in average.named_parameters():
+        saved = checkpoint.tensors.get(f"average.{name}")
+        if saved is None or saved.shape != parameter.shape:
+            raise CheckpointError(
+                f"{checkpoint.path} belongs to another run: the average of {name} is {_describe(saved)} in "
+                f"the file and {_describe(parameter)} in the model"
+            )
+        parameter.copy_(saved)
 
 
 def _read(path: Path) -> Checkpoint:

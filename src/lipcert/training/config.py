@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from lipcert.errors import ArgumentError, choose
-from lipcert.functional.series import SERIES
+from lipcert.kernels.series import SERIES
 
+OPTIMIZERS = ("sgd", "muon")
 SCHEDULES = ("step", "onecycle", "cosine")
 PRECISIONS = ("fp32", "bf16-mixed")
 AUGMENTATIONS = ("auto", "crop-flip", "none")
@@ -68,13 +69,17 @@ class TrainConfig:
         epochs: passes over the training images; ignored when `minutes` is given.
         minutes: time budget; the run times a few steps first and fixes its number of steps once.
         batch_size: images per step, over all processes together.
-        lr: learning rate at the schedule's highest point.
+        optimizer: "sgd", or "muon": Muon for the matrices of the convolutions and SGD for all else.
+        muon_step: share of its own length by which Muon moves a matrix at the schedule's highest point.
+        lr: learning rate of SGD at the schedule's highest point.
         momentum: of SGD.
         nesterov: Nesterov's form of the momentum.
-        weight_decay: on convolutions and head, never on activations; None is the paper's choice, 5e-4 for
-            SOC networks and 0 for all others.
+        weight_decay: on convolutions and head, never on activations or on what Muon trains; None is the
+            paper's choice, 5e-4 for SOC networks and 0 for all others.
         schedule: "step" (x0.1 at 1/2 and 3/4), "onecycle" (linear up, linear to zero) or "cosine".
         warmup: fraction of the steps over which "onecycle" and "cosine" rise.
+        ema: decay per step of a moving average of the weights, which is evaluated beside the weights
+            themselves and may become the best model; 0 is no average.
         augment: "crop-flip", "none", or "auto": crops and flips for everything but digits.
         crop: pixels by which an image is padded before its random crop; 0 leaves only flips, None is an
             eighth of the side (the paper's 4 of 32).
@@ -113,12 +118,15 @@ class TrainConfig:
     epochs: int = 200
     minutes: float | None = None
     batch_size: int = 128
+    optimizer: str = "sgd"
+    muon_step: float = 0.04
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float | None = None
     schedule: str = "step"
     warmup: float = 0.1
+    ema: float = 0.0
     augment: str = "auto"
     crop: int | None = None
     held_out: int = 5000
@@ -142,13 +150,14 @@ class TrainConfig:
         for name in ("gamma", "offset", "weight_decay", "crop"):
             _require(name, getattr(self, name), 0, math.inf, "at least 0")
         _require("seed", self.seed, 0, 2**32 - 1, "from 0 to 2**32 - 1")
-        for name in ("lr", "minutes"):
+        for name in ("lr", "muon_step", "minutes"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ArgumentError(f"{name}: expected a number above 0, got {value!r}")
-        for name in ("momentum", "warmup"):
+        for name in ("momentum", "warmup", "ema"):
             _require(name, getattr(self, name), 0, math.nextafter(1, 0), "in [0, 1)")
         if self.nesterov and self.momentum == 0:
             raise ArgumentError("nesterov: needs a momentum above 0, got momentum 0.0; drop one of the two")
+        choose("optimizer", self.optimizer, OPTIMIZERS)
         choose("schedule", self.schedule, SCHEDULES)
         choose("precision", self.precision, PRECISIONS)
         choose("series", self.series, SERIES)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lipcert.certify.certificates import Certificates
 from lipcert.certify.curve import RADII, certified_accuracy
-from lipcert.certify.radii import Certificates, certify
+from lipcert.certify.network import ProvedNetwork
 from lipcert.data.batches import Batches
 from lipcert.data.dataset import Dataset, to_float
 from lipcert.models.lipconvnet import LipConvnet
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ESTIMATE = "held-out, estimate"
 SELECTED_BY = "mean of standard and certified accuracies"
+RAW, AVERAGED = "raw", "average"
+"""The two models of a run that keeps an average: the weights themselves, and their moving average."""
 
 
 def selection_score(accuracy: Mapping[str, Any]) -> float:
@@ -30,6 +33,11 @@ def selection_score(accuracy: Mapping[str, Any]) -> float:
     """
     shares = [accuracy["standard"], *accuracy["certified"].values()]
     return float(sum(shares) / len(shares))
+
+
+def better(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name of the model with the best score; of equal ones the first."""
+    return max(found, key=lambda name: selection_score(found[name]))
 
 
 def held_out_accuracy(
@@ -66,9 +74,9 @@ def held_out_accuracy(
     }
 
 
-def proved_accuracy(model: LipConvnet, images: Dataset) -> tuple[dict[str, Any], Certificates]:
-    """Standard and certified accuracy from `certify`: proved bounds, full precision."""
-    certificates = certify(model, to_float(images.images))
+def proved_accuracy(network: ProvedNetwork, images: Dataset) -> tuple[dict[str, Any], Certificates]:
+    """Standard and certified accuracy from certificates: proved bounds, full precision."""
+    certificates = network.certify(to_float(images.images))
     accuracy = certified_accuracy(certificates, images.labels, radii=list(RADII.values()))
     summary = {
         "images": accuracy.count,

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lipcert.certify.bound_file import write_bound
-from lipcert.certify.bounds import layer_bounds
-from lipcert.certify.records import write_records
 from lipcert.data.batches import Batches
-from lipcert.data.sources import load as load_data
 from lipcert.errors import TrainingError
+from lipcert.files import BEST, LAST
 from lipcert.machine import has_bf16
-from lipcert.models.storage import load as load_model
+from lipcert.models.lipconvnet import LipConvnet
 from lipcert.models.storage import save
+from lipcert.training.average import WeightAverage
 from lipcert.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
 from lipcert.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
 from lipcert.training.config import Interval, TrainConfig
@@ -29,11 +27,19 @@ from lipcert.training.devices import (
     restored_settings,
     sum_over_processes,
 )
-from lipcert.training.evaluation import SELECTED_BY, held_out_accuracy, proved_accuracy, selection_score
+from lipcert.training.evaluation import (
+    AVERAGED,
+    RAW,
+    SELECTED_BY,
+    better,
+    held_out_accuracy,
+    selection_score,
+)
+from lipcert.training.final import certify_models, report_results
 from lipcert.training.interruption import Interrupted, Interruption
 from lipcert.training.losses import CertificateLoss
 from lipcert.training.metrics import MetricsLog, import_tensorboard
-from lipcert.training.optimizer import make_optimizer
+from lipcert.training.optimizer import learning_rate_of, make_optimizer
 from lipcert.training.parts import Split, augmentation, build_model, load_split, seed_everything
 from lipcert.training.progress import Progress, Silent
 from lipcert.training.run_folder import describe_run, find_start
@@ -44,7 +50,6 @@ from lipcert.training.summary import RunSummary
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-LAST, BEST = "model.safetensors", "best.safetensors"
 DIVERGED = 1e4
 """A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
 
@@ -139,6 +144,8 @@ class Trainer:
             head = "its own" if self.started_from["head"] == "taken" else "a new, random"
             progress.say(f"starts from {config.start_from}, with {head} head")
         self.optimizer = make_optimizer(self.model, config, fabric.device)
+        self.average = WeightAverage(self.model, config.ema, fabric.device) if config.ema else None
+        averaged = self.averaged = None if self.average is None else self.average.model
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
         self.criterion = CertificateLoss(config.gamma, offset=config.offset)
         self.steps_per_epoch = len(self.batches(0))
@@ -154,7 +161,7 @@ class Trainer:
                     f"resume: the images of {config.data} are not those this run began with; put them back, "
                     "or start a new run in another folder"
                 )
-            restore(checkpoint, self.model, self.optimizer)
+            restore(checkpoint, self.model, self.optimizer, average=averaged)
             self.position = replace(checkpoint.position, config=config.to_dict())
         self.read_step = self.position.step
         self.is_new = checkpoint is None
@@ -215,19 +222,20 @@ class Trainer:
         self.log.write(record)
 
     def _step(self, images: Tensor, labels: Tensor, step: int) -> None:
-        lr = learning_rate(
-            self.config.schedule,
-            step,
-            self.position.total_steps,
-            lr=self.config.lr,
-            warmup=self.config.warmup,
-        )
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = learning_rate(
+                self.config.schedule,
+                step,
+                self.position.total_steps,
+                lr=group["initial_lr"],
+                warmup=self.config.warmup,
+            )
         self.update.zero_grad(set_to_none=True)
         loss: Tensor = self.criterion(self.model, self.forward(images), labels)
         self.fabric.backward(loss)
         self.update.step()
+        if self.average is not None:
+            self.average.update(self.model, step + 1)
         self.unread_loss += loss.detach()
 
     def _synchronise(self, step: int) -> None:
@@ -273,33 +281,50 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Measure the held-out images, keep the best model, write a record; always before a checkpoint."""
-        accuracy = held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
+        found = self._measure_held_out()
+        chosen = better(found)
         step, epoch = self.position.step, self.position.step / self.steps_per_epoch
         best = self.position.best
-        is_best = best is None or selection_score(accuracy) > selection_score(best)
+        is_best = best is None or selection_score(found[chosen]) > selection_score(best)
         total, count = self.position.losses
         record: dict[str, Any] = {
             "kind": "epoch",
             "step": step,
             "epoch": epoch,
             "loss": total / count,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": learning_rate_of(self.optimizer),
             "images_per_second": self._speed(),
             "elapsed": self.position.elapsed,
-            "held_out": accuracy,
+            "held_out": found[RAW],
             "best": is_best,
         }
+        if AVERAGED in found:
+            record |= {"held_out_average": found[AVERAGED], "better": chosen}
         if is_best:
-            on_rank_zero(self.fabric, lambda: save(self.model, self.out / BEST))
-            best = {"step": step, "epoch": epoch, "selected_by": SELECTED_BY} | accuracy
+            on_rank_zero(self.fabric, lambda: save(self._models()[chosen], self.out / BEST))
+            best = {"step": step, "epoch": epoch, "weights": chosen, "selected_by": SELECTED_BY}
+            best |= found[chosen]
         on_rank_zero(self.fabric, lambda: self._write_log(record))
         self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
         self.progress.evaluated(
             epoch=epoch,
             loss=total / count,
-            standard=accuracy["standard"],
-            certified=accuracy["certified"]["36/255"],
+            standard=found[chosen]["standard"],
+            certified=found[chosen]["certified"]["36/255"],
         )
+
+    def _models(self) -> dict[str, LipConvnet]:
+        """The model, and that with averaged weights if the run keeps one."""
+        return {RAW: self.model} | ({} if self.averaged is None else {AVERAGED: self.averaged})
+
+    def _measure_held_out(self) -> dict[str, dict[str, Any]]:
+        """Accuracies of each model on the held-out images."""
+        if self.average is not None:
+            self.average.update_buffers(self.model)
+        return {
+            name: held_out_accuracy(model, self.held_out, self.config.batch_size, self.fabric)
+            for name, model in self._models().items()
+        }
 
     def _speed(self) -> float:
         """Training images per second of the whole run so far, evaluations included."""
@@ -307,9 +332,8 @@ class Trainer:
 
     def save_checkpoint(self) -> None:
         """Write the state of the run; the last good one stays if that fails."""
-        on_rank_zero(
-            self.fabric, lambda: write_checkpoint(self.out, self.model, self.optimizer, self.position)
-        )
+        state = (self.out, self.model, self.optimizer, self.position)
+        on_rank_zero(self.fabric, lambda: write_checkpoint(*state, average=self.averaged))
         self.saved = time.monotonic()
 
     def _fit_to_budget(self, seconds: float) -> None:
@@ -321,13 +345,11 @@ class Trainer:
             self._step(images, labels, 0)
             self.unread_loss.item()
 
-        def evaluate() -> None:
-            held_out_accuracy(self.model, self.held_out, self.config.batch_size, self.fabric)
-
         self.model.train()
-        times = measure(
-            self.model, self.optimizer, step, evaluate, PROBE_SHARE * seconds, self.fabric.broadcast
-        )
+        share, agree = PROBE_SHARE * seconds, self.fabric.broadcast
+        times = measure(self.model, self.optimizer, step, self._measure_held_out, share, agree)
+        if self.average is not None:
+            self.average.reset(self.model)
         self.unread_loss.zero_()
         spent = time.monotonic() - start
         left = (1 - RESERVE) * seconds - spent
@@ -349,18 +371,14 @@ class Trainer:
 
         def certify_on_test_images() -> None:
             save(self.model, self.out / LAST)
-            images = load_data(self.config.data, split="test", image_size=self.config.image_size)
-            found: dict[str, dict[str, Any]] = {}
-            models = [("last", LAST, latest["step"]), ("best", BEST, best["step"])]
-            for name, file, step in models[1:] if best["step"] == latest["step"] else models:
-                self.progress.say(f"certifying {len(images)} test images with the {name} model (step {step})")
-                model = load_model(self.out / file).to(self.fabric.device)
-                accuracy, certificates = proved_accuracy(model, images)
-                found[name] = {"step": step, "epoch": step / self.steps_per_epoch} | accuracy
-                if name == "best":
-                    write_records(self.out, certificates, images, model=model, weights=self.out / file)
-                    write_bound(layer_bounds(model), self.out)
-            test.update(last=found.get("last", found["best"]), best=found["best"])
+            models = {"last": (LAST, latest["step"]), "best": (BEST, best["step"])}
+            same = best["step"] == latest["step"] and best.get("weights", RAW) == RAW
+            if same:
+                del models["last"]
+            found = certify_models(
+                self.config, self.out, models, self.steps_per_epoch, self.fabric.device, self.progress.say
+            )
+            test.update(last=found["best" if same else "last"], best=found["best"])
 
         on_rank_zero(self.fabric, certify_on_test_images)
         summary = RunSummary(
@@ -374,24 +392,8 @@ class Trainer:
             best=best,
             test=self.fabric.broadcast(test),
         )
-        on_rank_zero(self.fabric, lambda: self._report(summary))
+        on_rank_zero(self.fabric, lambda: report_results(summary, self.out, self.log, self.progress.say))
         return summary
-
-    def _report(self, summary: RunSummary) -> None:
-        for name, accuracy in summary.test.items():
-            if self.log is not None:
-                self.log.write({"kind": "test", "model": name} | accuracy)
-            certified = ", ".join(
-                f"{share:.2%} at {radius}" for radius, share in accuracy["certified"].items()
-            )
-            self.progress.say(
-                f"{name} model (epoch {accuracy['epoch']:g}) on {accuracy['images']} test images: "
-                f"{accuracy['standard']:.2%} standard, certified {certified}"
-            )
-        if self.log is not None:
-            self.log.close()
-        summary.write(self.out)
-        self.progress.say(f"everything is in {self.out}")
 
 
 def _how_to_resume(out: Path) -> str:

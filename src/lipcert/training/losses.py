@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError
+from lipcert.nn.heads import find_head
 from lipcert.nn.normalize import Normalize
-from lipcert.nn.walk import find_head
 
 
 class CertificateLoss(nn.Module):

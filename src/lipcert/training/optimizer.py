@@ -1,11 +1,14 @@
-"""SGD as the paper uses it: weight decay on convolutions and head, none on activations."""
+"""The optimizer of a run: SGD as the paper uses it, or Muon for the convolutions' matrices with that SGD."""
 
 from typing import Any
 
 import torch
 from torch import nn
 
-from lipcert.nn.lipschitz import OrthogonalConv2d
+from lipcert.errors import ArgumentError
+from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.optim.groups import muon_groups
+from lipcert.optim.muon import Muon
 from lipcert.training.config import TrainConfig
 
 
@@ -27,14 +30,41 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
-    """SGD over `parameter_groups`, in one kernel where `device` has it."""
-    fused = device.type in ("cpu", "cuda")
-    return torch.optim.SGD(
-        parameter_groups(model, config.decay),
+def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer that `config` names. `initial_lr` of a group is what the schedule scales.
+
+    Raises:
+        ArgumentError: Muon is asked for, but knows no matrix of the network.
+    """
+    groups = parameter_groups(model, config.decay)
+    if config.optimizer == "sgd":
+        fused = device.type in ("cpu", "cuda")
+        return torch.optim.SGD(
+            [group | {"initial_lr": config.lr} for group in groups],
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            fused=fused,
+            foreach=not fused,
+        )
+    matrices = [group for group in muon_groups(model) if "layout" in group]
+    if not matrices:
+        raise ArgumentError(
+            f"optimizer: Muon knows no matrix of the convolution {config.conv!r}; use optimizer 'sgd', or "
+            "one of the convolutions bcop, cayley and soc"
+        )
+    taken = {parameter for group in matrices for parameter in group["params"]}
+    rest = [group | {"params": [p for p in group["params"] if p not in taken]} for group in groups]
+    return Muon(
+        [group | {"initial_lr": config.muon_step} for group in matrices]
+        + [group | {"initial_lr": config.lr} for group in rest if group["params"]],
         lr=config.lr,
         momentum=config.momentum,
         nesterov=config.nesterov,
-        fused=fused,
-        foreach=not fused,
+        step=config.muon_step,
     )
+
+
+def learning_rate_of(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of SGD at the moment, for records; that of the last group, which is never Muon's."""
+    return float(optimizer.param_groups[-1]["lr"])

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lipcert import zoo
-from lipcert.certify.exact import network_hash
 from lipcert.errors import ArgumentError, CheckpointError, LipcertError
+from lipcert.files import BEST
 from lipcert.models.lipconvnet import LipConvnet, LipConvnetConfig
-from lipcert.models.storage import load
+from lipcert.models.storage import load, weights_hash
 from lipcert.training.checkpoint import read_checkpoint
 from lipcert.training.config import TrainConfig
 from lipcert.training.metrics import ENVIRONMENT
@@ -57,7 +57,7 @@ def look_up(source: str) -> Start:
     path, shipped = Path(source), zoo.networks()
     if path.is_file():
         return Start(source, path)
-    best = path / "best.safetensors"
+    best = path / BEST
     if best.is_file():
         return _of_run(source, best)
     if source in shipped:
@@ -118,7 +118,7 @@ def begin_with(model: LipConvnet, start: Start) -> dict[str, Any]:
         model.head.load_state_dict(given.head.state_dict())
     return {
         "network": start.source,
-        "weights_sha256": network_hash(given),
+        "weights_sha256": weights_hash(given),
         "epochs": start.epochs,
         "head": "taken" if with_head else "random",
     }
