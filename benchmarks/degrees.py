@@ -3,7 +3,7 @@
     LIPCERT_DATA=... python benchmarks/degrees.py --epochs 5
     python benchmarks/degrees.py --time
 
-Every contender is a family of `lipcert.functional.series`: those that ship, and isometric ones of other
+Every contender is a family of `lipcert.kernels.series`: those that ship, and isometric ones of other
 degrees and ranges that this script makes for the occasion. Seeds and options are the same. Accuracies are of
 held-out training images, after the last epoch. `--time` measures what a training step of each costs, all
 contenders taking turns. Both add to one file of records, and what is there already is not run again.
@@ -25,8 +25,8 @@ import make_series
 from lipcert.benchmarks import work
 from lipcert.benchmarks.run import machine
 from lipcert.benchmarks.timing import Contender, measure
-from lipcert.functional.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
-from lipcert.functional.series import SERIES, Family, Series
+from lipcert.proofs.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
+from lipcert.kernels.series import SERIES, Family, Series
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.training.config import TrainConfig
 from lipcert.training.loop import train

@@ -4,7 +4,8 @@
     lipcert audit --zoo lipconvnet5-cifar10 --count 1000 --out audits/lipconvnet5-cifar10
     python scripts/make_zoo.py --audit audits/lipconvnet5-cifar10 lipconvnet5-cifar10
 
-Every number on the card is of the network as it ships: rounded to bfloat16, saved, and loaded again.
+Every number on the card is of the network as it ships: rounded to bfloat16, proved,
+saved and loaded again.
 """
 
 import argparse
@@ -16,10 +17,12 @@ import torch
 
 import lipcert as lc
 from lipcert.certify.curve import RADII
-from lipcert.certify.exact import network_hash
+from lipcert.certify.network_file import read_network
 from lipcert.certify.outcomes import Outcomes
 from lipcert.data import load as load_data
 from lipcert.data import to_float
+from lipcert.models.storage import load as load_weights
+from lipcert.models.storage import weights_hash
 from lipcert.paper.measure import Run, read_run
 from lipcert.paper.tables import reported_rows
 from lipcert.zoo import FOLDER as ZOO
@@ -31,25 +34,10 @@ LARGEST = 20e6
 def make(run_folder: Path, name: str) -> dict[str, Any]:
     run = read_run(run_folder)
     start = _start(run)
-    file = ZOO / f"{name}.safetensors"
-    lc.save(lc.load(run_folder / "best.safetensors"), file, compact=True)
-    if file.stat().st_size > LARGEST:
-        raise SystemExit(f"{file}: {file.stat().st_size / 1e6:.1f} MB, at most {LARGEST / 1e6:.0f} ship")
-    model, images = lc.load(file), load_data(run.config.data, split="test")
-    found = lc.certify(model, to_float(images.images))
-    order = torch.arange(len(images))
-    outcomes = Outcomes(order, images.labels, found.prediction, found.runner_up, found.radius)
-    accuracy = outcomes.accuracy()
+    lc.save(load_weights(run_folder / "best.safetensors"), ZOO / f"{name}.safetensors", compact=True)
+    card = certified(name, run.config.data)
     printed = reported_rows().get(run.network)
-    return {
-        "name": name,
-        "data": run.config.data,
-        "test_images": len(images),
-        "standard": accuracy.standard,
-        "certified": {name: accuracy[radius] for name, radius in RADII.items()},
-        "median_radius": outcomes.median_radius(),
-        "lipschitz": found.lipschitz,
-        "precision": found.precision,
+    return card | {
         "paper": list(printed[1].reported.values()) if printed else None,
         "before_rounding": {
             key: run.summary.test["best"][key] for key in ("standard", "certified", "lipschitz")
@@ -66,8 +54,33 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
             "threads": run.environment.get("threads"),
             **({} if start is None else {"started_from": start}),
         },
-        "weights_sha256": network_hash(model),
         "audit": None,
+    }
+
+
+def certified(name: str, data: str) -> dict[str, Any]:
+    """Prove the weights that ship, write the proved file, and certify the test set with it."""
+    model, images = load_weights(ZOO / f"{name}.safetensors"), load_data(data, split="test")
+    file = ZOO / f"{name}.proved.safetensors"
+    lc.prove(model, classes=images.classes).save(file)
+    if file.stat().st_size > LARGEST:
+        raise SystemExit(f"{file}: {file.stat().st_size / 1e6:.1f} MB, at most {LARGEST / 1e6:.0f} ship")
+    network = read_network(file)
+    found = network.certify(to_float(images.images))
+    order = torch.arange(len(images))
+    outcomes = Outcomes(order, images.labels, found.prediction, found.runner_up, found.radius)
+    accuracy = outcomes.accuracy()
+    return {
+        "name": name,
+        "network": network.name,
+        "data": data,
+        "test_images": len(images),
+        "standard": accuracy.standard,
+        "certified": {key: accuracy[radius] for key, radius in RADII.items()},
+        "median_radius": outcomes.median_radius(),
+        "lipschitz": found.lipschitz,
+        "weights_sha256": weights_hash(model),
+        "network_sha256": network.hash,
     }
 
 
@@ -90,7 +103,7 @@ def _start(run: Run) -> dict[str, Any] | None:
 
 def add_audit(card: dict[str, Any], folder: Path) -> dict[str, Any]:
     summary = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-    if summary["weights_sha256"] != card["weights_sha256"]:
+    if summary["network_sha256"] != card["network_sha256"]:
         raise SystemExit(f"{folder}: audits another network than {card['name']}; audit it again")
     keys = ("images", "certified", "attacks", "points_tried", "points_inside", "broken", "found", "ratio")
     return card | {"audit": {key: summary[key] for key in keys}}
@@ -103,14 +116,20 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
     parser.add_argument("name", help="name in the zoo")
     parser.add_argument("--audit", type=Path, help="folder that lipcert audit wrote; adds its verdict")
+    parser.add_argument("--again", action="store_true", help="prove and certify the weights that ship again")
     options = parser.parse_args()
     path = ZOO / f"{options.name}.json"
     if options.audit:
         card = add_audit(json.loads(path.read_text(encoding="utf-8")), options.audit)
+    elif options.again:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        card = known | certified(options.name, known["data"])
+        if card["network_sha256"] != known.get("network_sha256"):
+            card["audit"] = None  # of another network
     elif options.run:
         card = make(options.run, options.name)
     else:
-        parser.error("expected the folder of a run, or --audit")
+        parser.error("expected the folder of a run, --audit or --again")
     path.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(card, indent=2))
 

@@ -20,7 +20,7 @@ import typer
 
 import lipcert as lc
 from lipcert.cli.app import UsageError, app
-from lipcert.functional.series import SERIES
+from lipcert.kernels.series import SERIES
 from lipcert.nn import ACTIVATIONS
 from lipcert.paper.results import results
 from lipcert.paper.tables import networks, tables
@@ -137,8 +137,8 @@ def test_python_compiles_and_its_names_exist(shown: Shown) -> None:
 def test_the_layer_that_is_shown_whole_works(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(ACTIVATIONS, "abs", None)  # is taken out again afterwards
-    source = next(shown.text for shown in PYTHON if "class Absolute" in shown.text)
+    monkeypatch.setitem(ACTIVATIONS, "sort4", None)  # is taken out again afterwards
+    source = next(shown.text for shown in PYTHON if "class SortFour" in shown.text)
     exec(compile(source, "docs/add-a-layer.md", "exec"), {"__name__": "docs"})
     radii = re.findall(r"\d\.\d+", capsys.readouterr().out)
     assert len(radii) == 2

@@ -16,10 +16,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
-from lipcert.certify.exact import exact_network, fingerprint
-from lipcert.certify.radii import Certificates, certify, full_precision
+from lipcert.certify.certificates import Certificates
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.prove import prove
 from lipcert.data.dataset import Dataset, to_float
 from lipcert.errors import ArgumentError
 from lipcert.models.lipconvnet import LipConvnet
@@ -34,9 +35,6 @@ Array = npt.NDArray[Any]
 GREY = 0.5
 """Pixels around samples that are no even square: the middle of the range."""
 
-BATCH = 256
-"""Samples that are predicted at once."""
-
 
 class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A LipConvnet that `fit` trains and that says, by `certify`, how far each sample may change.
@@ -46,7 +44,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     stay what they are, and so does every certificate. All samples train, none is held out. Training sees
     pixels rounded to 8 bits; predictions and certificates take them as they are, in float64.
 
-    Guarantee: `certify` is proved as `lipcert.certify` is, and `predict` runs the same float64 network. The
+    Guarantee: `certify` is proved as `lipcert.certify` is, and `predict` runs the same proved network. The
     same `random_state`, data and number of threads give the same bits; the global random
     generators are left as they were.
 
@@ -65,7 +63,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: the labels, sorted; `prediction` in a certificate is a position in it.
-        model_: the trained network, for `lipcert.save`, `lipcert.export` and all else that takes one.
+        model_: the trained network, for `lipcert.save`.
+        proved_: the same network, proved: what predicts and certifies, and what `lipcert.audit` and
+            `lipcert.export` take.
         n_features_in_: numbers in a sample.
 
     >>> X = np.random.default_rng(0).random((40, 4, 4))
@@ -145,7 +145,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trainer = Trainer(config, Path(folder), fabric, Silent(), Interruption(), split=split)
             trainer.run()
         self.model_: LipConvnet = trainer.model.cpu().eval()
-        self._kept = self._proved()
+        self.proved_: ProvedNetwork = prove(self.model_, classes=images.classes)
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
@@ -164,18 +164,17 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
-    def certify(self, X: Any, *, precision: str = "float64") -> Certificates:
+    def certify(self, X: Any) -> Certificates:
         """Predictions (as positions in `classes_`), each with the radius within which it cannot change.
 
         Args:
             X: samples as in `fit`.
-            precision: "float64" (proved) or "float32" (rounding measured), as in `lipcert.certify`.
 
         Returns:
             radii on the scale on which black is 0 and white is 1 or, with a `value_range`, in the units of X.
         """
         rows = self._rows(X)
-        found = certify(self.model_, self._pixels(rows), precision=precision)
+        found = self.proved_.certify(self._pixels(rows))
         if self.range_ is None and rows.dtype in (np.float16, np.float32, np.float64):
             return found
         eps = torch.finfo(torch.float64).eps
@@ -241,16 +240,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         pixels = self._pixels(self._rows(X))
-        if self._kept[0] is None or self._kept[0] != fingerprint(self.model_):
-            self._kept = self._proved()
-        network = self._kept[1]
-        with torch.no_grad(), full_precision(pixels.device):
-            return np.asarray(torch.cat([network(part) for part in torch.split(pixels, BATCH)]).numpy())
-
-    def _proved(self) -> tuple[str | None, nn.Sequential]:
-        """The network as it is, by name, and the classifier that its certificates speak of."""
-        exact = exact_network(self.model_, self.model_.config.input_shape)
-        return fingerprint(self.model_), exact.classifier()
+        return np.asarray(self.proved_.logits(pixels).numpy())
 
     def _pixels(self, rows: Array) -> Tensor:
         """Samples in rows as float64 images (N, C, S, S) in [0, 1], S even."""

@@ -59,4 +59,4 @@ def claims_as_if_one_lipschitz(network: nn.Module, images: Tensor, lipschitz: fl
 def liar(truth: nn.Module, lie: nn.Module) -> Classifier:
     """A classifier whose surrogate is another network."""
     honest, dishonest = any_classifier(truth), any_classifier(lie)
-    return Classifier(honest.exact, dishonest.surrogate, honest.dtype, honest.device)
+    return Classifier(honest.exact, dishonest.surrogate, honest.device)

@@ -92,14 +92,6 @@ def test_our_certificates_hold(conv: str, head: str) -> None:
     assert 1 <= summary["ratio"]["smallest"] < 2
 
 
-def test_float32_certificates_hold_for_the_float32_network() -> None:
-    report = audit(
-        tiny_lipconvnet(), torch.rand(6, *SHAPE), precision="float32", attacks=OURS, settings=QUICK
-    )
-    assert not report.broken
-    assert report.about["precision"] == "float32"
-
-
 def test_claims_of_the_surrogate_are_not_believed() -> None:
     truth, images = linear_network(), torch.rand(10, *SHAPE)
     cert = lc.certify(truth, images)
@@ -141,7 +133,7 @@ def test_a_wrong_prediction_is_broken_at_distance_zero() -> None:
     model, images = linear_network(), torch.rand(2, *SHAPE)
     cert = lc.certify(model, images)
     report = attack_claims(
-        certified_classifier(model, SHAPE), images, cert.runner_up, cert.radius, attacks=["noise"]
+        certified_classifier(lc.prove(model, SHAPE)), images, cert.runner_up, cert.radius, attacks=["noise"]
     )
     assert [(r.broken, r.distance, r.attack) for r in report.records] == [(True, 0.0, ITSELF)] * 2
 
@@ -173,7 +165,7 @@ def test_points_stay_in_the_box_if_asked() -> None:
     many = cert.radius * 50
     free, boxed = (
         attack_claims(
-            certified_classifier(model, SHAPE), images, cert.prediction, many,
+            certified_classifier(lc.prove(model, SHAPE)), images, cert.prediction, many,
             attacks=SEARCHING, settings=AttackSettings(steps=15, box=box),
         )
         for box in (False, True)
@@ -241,7 +233,6 @@ def test_foolbox_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"attacks": []}, "attacks: expected a list of names, got "),
         ({"attacks": "pgd"}, "attacks: expected a list of names, got 'pgd'"),
         ({"batch_size": 0}, "batch_size: expected a positive integer, got 0"),
-        ({"precision": "float16"}, "precision: expected one of float32, float64, got 'float16'"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
@@ -336,7 +327,7 @@ def test_the_edge_of_the_ball_belongs_to_it(distance: float, broken: bool) -> No
 def test_what_was_broken_before_ctrl_c_is_told() -> None:
     model, images = linear_network(), torch.rand(2, *SHAPE)
     true = lc.certify(model, images)
-    false = SimpleNamespace(prediction=true.prediction, radius=true.radius * 100, precision="float64")
+    false = SimpleNamespace(prediction=true.prediction, radius=true.radius * 100)
 
     def stop(done: int, total: int, attack: str) -> None:
         if done:
@@ -346,7 +337,6 @@ def test_what_was_broken_before_ctrl_c_is_told() -> None:
         audit(model, images, false, attacks=["pgd"], batch_size=1, progress=stop)
 
 
-def test_certificates_say_which_classifier_they_are_about() -> None:
-    model, images = tiny_lipconvnet(), torch.rand(3, *SHAPE)
-    cert = lc.certify(model, images, precision="float32")
-    assert audit(model, images, cert, attacks=["noise"]).about["precision"] == "float32"
+def test_the_summary_names_the_network() -> None:
+    network, images = lc.prove(tiny_lipconvnet()), torch.rand(3, *SHAPE)
+    assert audit(network, images, attacks=["noise"]).about["network_sha256"] == network.hash

@@ -15,7 +15,7 @@ from tests.attacks.networks import SHAPE, linear_network, tiny_lipconvnet
 
 def balls_of(model: nn.Module, images: Tensor, targets: int = 1) -> Balls:
     cert = lc.certify(model, images)
-    classifier = certified_classifier(model, tuple(images.shape[1:]))
+    classifier = certified_classifier(lc.prove(model, tuple(images.shape[1:])))
     aims = choose_targets(classifier.logits(images), cert.prediction, cert.runner_up, targets)
     return Balls(classifier, images.double(), cert.prediction, cert.radius, units(cert.radius), aims, False)
 

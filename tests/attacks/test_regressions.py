@@ -20,9 +20,11 @@ QUICK = AttackSettings(steps=15, restarts=1, targets=2)
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
-def attacked(network: nn.Module, images: Tensor, claims: SimpleNamespace, precision: str) -> AuditReport:
+def attacked(
+    network: nn.Module, images: Tensor, claims: SimpleNamespace, dtype: torch.dtype = torch.float64
+) -> AuditReport:
     return attack_claims(
-        any_classifier(network, precision),
+        any_classifier(network, dtype),
         images,
         claims.prediction,
         claims.radius,
@@ -43,7 +45,7 @@ def test_the_largest_std_makes_radii_too_large() -> None:
         prediction=ours.prediction, radius=ours.margin / head.pair_distances()[0, 1] * max(CIFAR_STD)
     )
     assert (naive.radius / ours.radius).mean().item() == pytest.approx(1.074, abs=1e-3)
-    assert len(attacked(model, images, naive, "float64").broken) == 8
+    assert len(attacked(model, images, naive).broken) == 8
     assert audit(model, images, attacks=ATTACKS, settings=QUICK).ratios[-1] <= 1.001
 
 
@@ -59,7 +61,7 @@ def test_scaled_power_iteration_vectors(scale: float) -> None:
     naive = nn.Sequential(nn.Flatten(), layer, ConstantHead(rows, None))
     images = torch.rand(8, *SHAPE)
     claims = claims_as_if_one_lipschitz(naive, images)
-    broken = len(attacked(naive, images, claims, "float64").broken)
+    broken = len(attacked(naive, images, claims).broken)
     assert (broken == 8) if scale < 1 else (broken == 0), "long vectors only shrink the layer"
 
     model = tiny_lipconvnet().train()
@@ -80,7 +82,7 @@ def test_vectors_of_another_filter() -> None:
     layer.weight.data = weight / (u @ weight @ v)
     naive = nn.Sequential(nn.Flatten(), layer, ConstantHead(torch.eye(16)[:4], None))
     images = torch.rand(8, *SHAPE)
-    assert len(attacked(naive, images, claims_as_if_one_lipschitz(naive, images), "float64").broken) == 8
+    assert len(attacked(naive, images, claims_as_if_one_lipschitz(naive, images)).broken) == 8
     assert not audit(tiny_lipconvnet(), images, attacks=ATTACKS, settings=QUICK).broken
 
 
@@ -104,7 +106,7 @@ def test_a_huge_bias_that_cancels() -> None:
     assert isinstance(head, lc.NormalizedLinear)
     prediction = logits.argmax(1)
     naive = SimpleNamespace(prediction=prediction, radius=head.certificate(logits, prediction).detach() * 0.5)
-    assert attacked(model, images, naive, "float32").broken
+    assert attacked(model, images, naive, torch.float32).broken
     ours = lc.certify(model, images)
     assert (ours.radius > 0).any()
     assert not audit(model, images, ours, attacks=ATTACKS, settings=QUICK).broken
@@ -133,7 +135,7 @@ def test_bisected_ties_in_float32() -> None:
     radius = model.head.certificate(logits, prediction).detach() * float(model.normalize.std.min())
     naive = SimpleNamespace(prediction=prediction, radius=radius.double())
     assert (radius > 0).any()
-    assert attacked(model, ties, naive, "float32").broken
+    assert attacked(model, ties, naive, torch.float32).broken
     assert not audit(model, ties, attacks=ATTACKS, settings=QUICK).broken
 
 
@@ -152,6 +154,6 @@ def test_margins_over_the_wrong_constant() -> None:
     model = nn.Sequential(Flatten(), ConstantHead(rows, None))
     images = torch.rand(6, *SHAPE)
     claims = claims_as_if_one_lipschitz(model, images)
-    assert len(attacked(model, images, claims, "float64").broken) == 6
+    assert len(attacked(model, images, claims).broken) == 6
     ours = audit(model, images, attacks=ATTACKS, settings=QUICK)
     assert math.isclose(ours.ratios[-1], 1, rel_tol=1e-4)

@@ -10,7 +10,7 @@ import torch
 import lipcert as lc
 from lipcert.attacks.audit import audit
 from lipcert.data import load, to_float
-from lipcert.zoo import FOLDER as ZOO
+from lipcert.zoo import proved_networks
 from tests.attacks.networks import digits
 
 
@@ -49,8 +49,7 @@ def test_all_digits(tmp_path: Path) -> None:
 def cifar_network() -> str | None:
     """$LIPCERT_AUDIT_MODEL, or the first CIFAR-10 network of the zoo."""
     return os.environ.get("LIPCERT_AUDIT_MODEL") or next(
-        (file.stem for file in sorted(ZOO.glob("*.safetensors")) if re.search("cifar10(?!0)", file.stem)),
-        None,
+        (name for name in proved_networks() if re.search("cifar10(?!0)", name)), None
     )
 
 

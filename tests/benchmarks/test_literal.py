@@ -5,7 +5,7 @@ import torch
 
 import lipcert as lc
 from lipcert.benchmarks.literal import LiteralHead, LiteralHouseholder, LiteralMaxMin, LiteralSOC
-from lipcert.functional.taps import taps_from_kernel
+from lipcert.kernels.taps import taps_from_kernel
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "size", "stride"), [(4, 6, 3, 1), (2, 6, 3, 2), (6, 4, 1, 1)])

@@ -76,7 +76,7 @@ def test_completion_offers_commands_options_and_names() -> None:
         return result.stdout.split()
 
     assert complete("lipcert cer") == ["certify"]
-    assert "--precision" in complete("lipcert certify --pre")
+    assert "--resize" in complete("lipcert certify --res")
     assert complete("lipcert certify --data cifar1") == ["cifar10", "cifar100"]
     assert complete("lipcert train --data dig") == ["digits"]
     assert complete("lipcert train --start-from lipconvnet5-cifar10") == [

@@ -51,12 +51,13 @@ def test_certify_writes_records_and_report(command: Command, run: Path) -> None:
 
 
 def test_json_is_for_scripts(command: Command, run: Path) -> None:
-    result = command("certify", run, "--json", "--weights", "last", "--precision", "float32", "--count", 10)
+    result = command("certify", run, "--json", "--weights", "last", "--count", 10)
     found = json.loads(result.out)
-    assert (found["images"], found["precision"]) == (10, "float32")
+    assert found["images"] == 10
+    assert read_records(Path(found["records"]).parent).network_hash == found["network_sha256"]
     assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
     # A part of the images does not replace the records of all of them.
-    assert Path(found["records"]) == run / "certify-first10-last-float32" / "certificates.jsonl"
+    assert Path(found["records"]) == run / "certify-first10-last" / "certificates.jsonl"
     assert Path(found["report"]).is_file()
 
 
@@ -129,21 +130,6 @@ def test_a_folder_with_other_files_than_at_training_is_refused(
         assert "holds other files than when own was trained" in refused.err
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_certificates_are_the_same_in_parts(
-    monkeypatch: pytest.MonkeyPatch, run: Path, precision: str
-) -> None:
-    from lipcert.cli import certify as module
-
-    digits = load("digits", split="test")
-    network = lc.load(run / "best.safetensors")
-    monkeypatch.setattr(module, "CHUNK", 256)
-    found = module.certify_with_progress(network, digits, 300, precision, quiet=True)
-    expected = lc.certify(network, to_float(digits.images[:300]), precision=precision)
-    assert torch.equal(found.radius, expected.radius)
-    assert torch.equal(found.rounding, expected.rounding)
-
-
 def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path], tmp_path: Path) -> None:
     result = command("certify", run, "--images", *pictures, "--json", "--out", tmp_path / "mine")
     assert (result.code, result.err) == (0, "")
@@ -155,12 +141,20 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     assert first["runner_up"] == str(int(expected.runner_up))
     assert first["radius"] == pytest.approx(float(expected.radius), rel=1e-12)
     assert (first["resized_from"], second["resized_from"]) == (None, "30x20")
-    assert len((tmp_path / "mine" / "pictures.jsonl").read_text().splitlines()) == 2
+    written = read_records(tmp_path / "mine")
+    assert written.outcomes.radius.tolist() == [first["radius"], second["radius"]]
+    assert written.network_hash == first["network_sha256"]
+    assert written.network_file.is_file()
+    verified = command("verify", tmp_path / "mine")
+    assert (verified.code, "2 of 2 certificates derived again" in verified.out) == (0, True)
+    Image.new("L", (8, 8)).save(pictures[0])
+    changed = command("verify", tmp_path / "mine")
+    assert (changed.code, "its pictures have changed" in changed.err) == (2, True)
 
 
 def test_the_run_may_come_last(command: Command, run: Path, pictures: list[Path]) -> None:
     result = command("certify", "--images", *pictures, run, "--json")
-    assert [row["image"] for row in json.loads(result.out)] == [str(picture) for picture in pictures]
+    assert [row["file"] for row in json.loads(result.out)] == [str(picture) for picture in pictures]
 
 
 def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) -> None:
@@ -169,19 +163,9 @@ def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) ->
     assert "1 of 2 pictures were cut to their centre square and resized to 8x8" in result.out
 
 
-@pytest.mark.parametrize(
-    ("precision", "words", "proved"),
-    [
-        ("float64", "(proved, rounding included)", True),
-        ("float32", "(bound proved, rounding measured)", False),
-    ],
-)
-def test_what_is_measured_is_not_called_proved(
-    command: Command, run: Path, pictures: list[Path], precision: str, words: str, proved: bool
-) -> None:
-    arguments = ("certify", run, "--images", pictures[0], "--precision", precision)
-    assert words in " ".join(command(*arguments).out.split())
-    assert json.loads(command(*arguments, "--json").out)[0]["proved"] is proved
+def test_what_is_proved_is_called_so(command: Command, run: Path, pictures: list[Path]) -> None:
+    said = " ".join(command("certify", run, "--images", pictures[0]).out.split())
+    assert "(proved, rounding included)" in said
 
 
 @pytest.mark.parametrize(
@@ -194,7 +178,6 @@ def test_what_is_measured_is_not_called_proved(
         (["{run}", "--weights", "lst"], "weights: expected one of best, last, got 'lst'; did you mean"),
         (["{run}", "--data", "digit"], "did you mean 'digits'?"),
         (["{run}", "--data", "{tmp}/none"], "no such folder"),
-        (["{run}", "--precision", "float16"], "precision: expected one of float32, float64, got 'float16'"),
         (["{run}", "--device", "abacus"], "device: expected auto, cpu, cuda"),
         (["{run}", "--images", "{tmp}/bad.png"], "bad.png: cannot be read as a PNG, JPEG or WebP image"),
         (["{run}", "--images", "{tmp}/none.png"], "none.png: expected a picture: No such file or directory"),
@@ -223,7 +206,8 @@ def test_bad_input(
 
 
 def test_an_unfinished_run_says_how_to_finish(command: Command, run: Path) -> None:
-    (run / "best.safetensors").unlink()
+    for name in ("best.safetensors", "best.proved.safetensors"):
+        (run / name).unlink()
     result = command("certify", run)
     assert (result.code, "--resume" in result.err) == (2, True)
 
@@ -311,7 +295,6 @@ def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list
 def test_colours_become_grey_as_pillow_has_it(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    network = lc.lipconvnet(5, num_classes=2, width=2, image_size=8, in_channels=1)
-    found, changed = read_picture(tmp_path / "a.png", network, resize=False)
+    found, changed = read_picture(tmp_path / "a.png", (1, 8, 8), resize=False)
     assert changed is None
     assert np.array_equal(found[0].numpy(), np.asarray(Image.fromarray(pixels).convert("L")))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import lipcert as lc
-from lipcert.certify.exact import network_hash
 from lipcert.data import load, to_float
+from lipcert.models.storage import load as load_weights
+from lipcert.models.storage import weights_hash
 from lipcert.training.config import TrainConfig
 from lipcert.training.loop import train
 from lipcert.zoo import FOLDER as ZOO
@@ -35,7 +36,12 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
 
 @pytest.mark.parametrize("card", sorted(ZOO.glob("*.json")), ids=lambda path: path.stem)
 def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
-    assert network_hash(lc.load(card.stem)) == json.loads(card.read_text())["weights_sha256"]
+    known, network = json.loads(card.read_text()), lc.load(card.stem)
+    assert isinstance(network, lc.ProvedNetwork)
+    assert network.hash == known["network_sha256"]
+    assert network.lipschitz == known["lipschitz"]
+    assert weights_hash(load_weights(card.stem)) == known["weights_sha256"]
+    assert (ZOO / f"{card.stem}.proved.safetensors").stat().st_size < 10e6
 
 
 def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:
@@ -54,9 +60,9 @@ def test_list_and_show_say_what_is_proved(command: Command, zoo: Path) -> None:
     assert f"{card['standard']:.2%}" in command("zoo", "list").out
     shown = command("zoo", "show", "tiny-digits").out
     assert "not attacked yet" in shown
-    assert "LipConvnet-5, width 2, soc, hh1, lln head, 10 classes" in shown
+    assert "LipConvnet-5 (SOC, hh1, LLN head, width 2)" in shown
     assert f"{card['certified']['72/255']:.2%}" in shown
-    assert json.loads(command("zoo", "show", "tiny-digits", "--json").out)["card"] == card
+    assert json.loads(command("zoo", "show", "tiny-digits", "--json").out) == card
     result = command("zoo", "show", "tiny-digit")
     assert (result.code, "did you mean 'tiny-digits'?" in result.err) == (2, True)
 
@@ -70,7 +76,7 @@ def test_the_audit_of_another_network_does_not_reach_the_card(command: Command, 
     (zoo / "tiny-digits.json").write_text(json.dumps(with_verdict))
     assert "certificates broken by 2 attacks" in " ".join(command("zoo", "show", "tiny-digits").out.split())
     with pytest.raises(SystemExit, match="audits another network"):
-        make_zoo.add_audit(card | {"weights_sha256": "0"}, zoo / "audit")
+        make_zoo.add_audit(card | {"network_sha256": "0"}, zoo / "audit")
 
 
 def test_a_network_that_went_on_tells_of_both_trainings(

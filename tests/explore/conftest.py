@@ -40,7 +40,7 @@ def digits() -> Dataset:
 
 @pytest.fixture(scope="session")
 def explorer(network: LipConvnet) -> Explorer:
-    return Explorer(network)
+    return Explorer(lc.prove(network))
 
 
 @pytest.fixture(scope="session")

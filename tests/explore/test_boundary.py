@@ -13,7 +13,6 @@ from lipcert.attacks import pgd
 from lipcert.attacks.balls import Balls
 from lipcert.attacks.nearest import Nearest
 from lipcert.attacks.settings import AttackSettings
-from lipcert.certify.radii import certify
 from lipcert.data import Dataset, to_float
 from lipcert.explore.boundary import attack_quickly, nearest_on_boundary, smallest_in_box
 from lipcert.explore.state import Explorer
@@ -55,7 +54,7 @@ def test_projection_is_what_a_solver_finds(entries: list[tuple[float, float, flo
 @pytest.fixture(scope="module", params=(1, 20, 200))
 def balls(request: pytest.FixtureRequest, explorer: Explorer, digits: Dataset) -> Balls:
     image = to_float(digits.images[request.param])[None]
-    return explorer._balls(image.double(), certify(explorer.model, image))
+    return explorer._balls(image.double(), explorer.network.certify(image))
 
 
 def test_as_near_as_an_attack_that_takes_hundreds_of_gradients(balls: Balls) -> None:

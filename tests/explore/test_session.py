@@ -15,7 +15,9 @@ from lipcert.models.lipconvnet import LipConvnet
 
 @pytest.fixture(scope="module")
 def session(explorer: Explorer, offered: Choices, network: LipConvnet) -> Session:
-    return Session(explorer, offered, lambda file: read_picture(file, network, resize=True))
+    return Session(
+        explorer, offered, lambda file: read_picture(file, explorer.network.input_shape, resize=True)
+    )
 
 
 def test_a_test_image(session: Session) -> None:

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from lipcert.errors import ArgumentError
-from lipcert.functional.plane import CIRCLE_POINTS, linear_cones
+from lipcert.kernels.plane import CIRCLE_POINTS, linear_cones
 from lipcert.paper.figures import householder, notation, order_two, write_figure
 
 STEP = 2 * math.pi / CIRCLE_POINTS

@@ -59,14 +59,14 @@ def test_a_record_is_not_replaced_by_another_run_of_the_same_name(tmp_path: Path
         keep_runs(tmp_path / "two", tmp_path / "results")
 
 
-def test_measured_certificates_are_not_kept_as_proved_ones(tmp_path: Path) -> None:
+def test_certificates_of_another_network_are_not_kept(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
     train(TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.3, threads=1), run)
     header, *rows = (run / "certificates.jsonl").read_text().splitlines()
-    measured = json.dumps(json.loads(header) | {"precision": "float32"})
-    (run / "certificates.jsonl").write_text("\n".join([measured, *rows]))
+    other = json.dumps(json.loads(header) | {"network": "model.proved.safetensors"})
+    (run / "certificates.jsonl").write_text("\n".join([other, *rows]))
     with pytest.raises(
-        CheckpointError, match=r"expected the proved certificates of best.safetensors, got .*float32"
+        CheckpointError, match=r"expected the certificates of best\.proved\.safetensors, got those of model"
     ):
         keep_runs(tmp_path / "runs", tmp_path / "results")
 
@@ -109,6 +109,6 @@ def test_what_speaks_of_other_weights_does_not_stay(tmp_path: Path) -> None:
     keep_runs(tmp_path / "runs", tmp_path / "results")
     assert not (kept / "audit.json").exists()
     assert not (kept / "revised.json").exists()
-    (run / "audit.json").write_text(json.dumps({"weights_sha256": "of another network"}))
-    with pytest.raises(CheckpointError, match=r"audit.json: audits other weights than those of"):
+    (run / "audit.json").write_text(json.dumps({"network_sha256": "of another network"}))
+    with pytest.raises(CheckpointError, match=r"audit.json: audits another network than that of"):
         keep_runs(tmp_path / "runs", tmp_path / "results")

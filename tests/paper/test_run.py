@@ -125,6 +125,8 @@ def test_the_default_budget_is_the_papers() -> None:
         ({"precision": "bf16-mixed"}, "200 epochs, width 32, step schedule, bf16-mixed"),
         ({"weight_decay": 0.0}, "200 epochs, width 32, step schedule, weight decay 0"),
         ({"offset": 0.5, "batch_size": 256}, "200 epochs, width 32, step schedule, batch 256, offset 0.5"),
+        ({"optimizer": "muon"}, "200 epochs, width 32, step schedule, Muon step 0.04"),
+        ({"ema": 0.998}, "200 epochs, width 32, step schedule, averaged by 0.998"),
         ({"crop": 0}, "200 epochs, width 32, step schedule, no crops"),
         ({"crop": 2}, "200 epochs, width 32, step schedule, crops padded by 2"),
         (

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from lipcert.certify.bound_file import write_bound
+from lipcert.certify import Certificates, ProvedNetwork, prove
 from lipcert.certify.outcomes import Outcomes
-from lipcert.certify.radii import Certificates
-from lipcert.certify.records import write_records
+from lipcert.certify.records import Images, write_records
 from lipcert.data.dataset import Dataset
-from lipcert.models.lipconvnet import LipConvnet, lipconvnet
-from lipcert.models.storage import save
+from lipcert.models.lipconvnet import lipconvnet
 
 CLASSES = ("cat", "<b>dog</b>", "a & b")
 
@@ -32,8 +30,9 @@ def outcomes() -> Outcomes:
 
 
 @pytest.fixture
-def network() -> LipConvnet:
-    return lipconvnet(depth=5, num_classes=3, width=2, image_size=4, in_channels=1)
+def network() -> ProvedNetwork:
+    model = lipconvnet(depth=5, num_classes=3, width=2, image_size=4, in_channels=1)
+    return prove(model, classes=CLASSES)
 
 
 @pytest.fixture
@@ -44,27 +43,27 @@ def images() -> Dataset:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, outcomes: Outcomes, network: LipConvnet, images: Dataset) -> Callable[..., Path]:
+def make_run(
+    tmp_path: Path, outcomes: Outcomes, network: ProvedNetwork, images: Dataset
+) -> Callable[..., Path]:
     """Write a folder with everything that a run, its certificates and an audit leave behind."""
 
     def make(name: str = "run", *, audited: bool = True, **options: Any) -> Path:
-        from lipcert.certify.bounds import layer_bounds
         from lipcert.training.config import TrainConfig
 
         folder = tmp_path / name
         folder.mkdir()
-        save(network, folder / "model.safetensors")
+        file = folder / "best.proved.safetensors"
+        network.save(file)
         (folder / "config.toml").write_text(TrainConfig(**{"data": "digits", **options}).to_toml())
         (folder / "environment.json").write_text(
             json.dumps({"lipcert": "0.1", "torch": "2", "cpu": "a <CPU>", "command": "lipcert train --out x"})
         )
         (folder / "metrics.jsonl").write_text("".join(json.dumps(epoch(i)) + "\n" for i in range(1, 4)))
         zeros = torch.zeros(8, dtype=torch.float64)
-        found = Certificates(
-            outcomes.prediction, outcomes.radius, outcomes.runner_up, zeros + 1, zeros, 4.0, "float64"
-        )
-        write_records(folder, found, images, model=network, weights=folder / "model.safetensors")
-        write_bound(layer_bounds(network), folder)
+        found = Certificates(outcomes.prediction, outcomes.radius, outcomes.runner_up, zeros + 1, zeros, 4.0)
+        about = Images(images.name, images.fingerprint, len(images), images.labels)
+        write_records(folder, found, about, network=network, file=file)
         if audited:
             write_audit(folder, outcomes)
         return folder
@@ -84,9 +83,9 @@ def write_audit(folder: Path, outcomes: Outcomes, *, broken: int = 0) -> None:
     from lipcert.certify.records import read_records
 
     summary = {
-        "images": 8, "certified": int((outcomes.radius > 0).sum()), "precision": "float64", "broken": broken,
+        "images": 8, "certified": int((outcomes.radius > 0).sum()), "broken": broken,
         "attacks": ["pgd"], "points_tried": 1234, "points_inside": 100,
-        "ratio": {"smallest": 1.02, "median": 1.5}, "weights_sha256": read_records(folder).weights_hash,
+        "ratio": {"smallest": 1.02, "median": 1.5}, "network_sha256": read_records(folder).network_hash,
     }  # fmt: skip
     (folder / "audit.json").write_text(json.dumps(summary))
     lines = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.certify.bound_file import read_bound
+import lipcert as lc
 from lipcert.certify.outcomes import Outcomes
 from lipcert.certify.records import read_records
 from lipcert.errors import ArgumentError, CheckpointError
@@ -79,7 +79,7 @@ def test_page_of_one_run(make_run: MakeRun) -> None:
         "1,234 points were classified again",
         "1.020 times as far away",
         "proved to be at most 4",
-        "body.stage1.conv1 SOC 1×4×4",
+        "body.stage1.conv1 SOC SkewPolynomial 4×2×2",
         "lipcert train --out x",
         "a &lt;CPU&gt;",
         "&lt;b&gt;dog&lt;/b&gt;",
@@ -106,9 +106,9 @@ def test_page_shows_images_only_if_they_are_the_same(
     assert "so none is shown" in words(render([read_evidence(folder)]))
 
 
-def test_page_without_audit_metrics_and_bound(make_run: MakeRun) -> None:
+def test_page_without_audit_metrics_and_network(make_run: MakeRun) -> None:
     folder = make_run(audited=False)
-    for name in ("metrics.jsonl", "bound.json", "config.toml", "environment.json", "model.safetensors"):
+    for name in ("metrics.jsonl", "config.toml", "environment.json", "best.proved.safetensors"):
         (folder / name).unlink()
     page = render([read_evidence(folder)])
     check(page)
@@ -125,12 +125,11 @@ def test_broken_certificates_are_loud(make_run: MakeRun, outcomes: Outcomes) -> 
     assert "No certificate broke" not in text
 
 
-@pytest.mark.parametrize("change", [{"weights_sha256": "other"}, {"precision": "float32"}])
-def test_an_audit_of_something_else_says_nothing(make_run: MakeRun, change: dict[str, str]) -> None:
+def test_an_audit_of_something_else_says_nothing(make_run: MakeRun) -> None:
     folder = make_run()
     summary = json.loads((folder / "audit.json").read_text())
     assert read_evidence(folder).audit is not None
-    (folder / "audit.json").write_text(json.dumps(summary | change))
+    (folder / "audit.json").write_text(json.dumps(summary | {"network_sha256": "other"}))
     assert read_evidence(folder).audit is None
 
 
@@ -169,15 +168,26 @@ def test_records_round_trip(make_run: MakeRun, outcomes: Outcomes) -> None:
     assert (records.outcomes.radius == outcomes.radius).all()
     assert (records.outcomes.label == outcomes.label).all()
     assert records.lipschitz == 4.0
-    assert records.weights_file.is_file()
+    assert records.network_file.is_file()
 
 
-def test_bound_multiplies_up_to_the_lipschitz_constant(make_run: MakeRun, network: "object") -> None:
-    from lipcert.certify.exact import exact_network
+def test_the_bound_of_every_operator_is_on_the_page(make_run: MakeRun, network: lc.ProvedNetwork) -> None:
+    page = render([read_evidence(make_run())])
+    for leaf in network.layers:
+        assert (
+            f'class="mono">{leaf.path}</th><td>{leaf.layer}</td><td>{type(leaf.operator).__name__}</td>'
+            in page
+        )
+    assert near_one(network.layers[1].lipschitz) in page
 
-    layers = read_bound(make_run())
-    assert layers[0].path == "normalize"
-    assert layers[-1].through == exact_network(network, (1, 4, 4)).lipschitz  # type: ignore[arg-type]
+
+def test_another_network_than_the_certified_one_is_refused(make_run: MakeRun) -> None:
+    folder = make_run()
+    lc.prove(lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)).save(
+        folder / "best.proved.safetensors"
+    )
+    with pytest.raises(CheckpointError, match="is another network than the certified one"):
+        read_evidence(folder)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +198,13 @@ def test_bound_multiplies_up_to_the_lipschitz_constant(make_run: MakeRun, networ
         (
             "certificates.jsonl",
             '{"format": "other"}\n',
-            "expected format 'lipcert certificates 1', got 'other'",
+            "expected format 'lipcert certificates 2', got 'other'",
         ),
         ("certificates.jsonl", "{", "certificates.jsonl is damaged"),
-        ("bound.json", "[]", "bound.json is damaged"),
         ("audit.json", "{}", "audit.json is damaged"),
         ("config.toml", "= 3", "config.toml is damaged"),
         ("environment.json", "{", "environment.json is damaged"),
-        ("model.safetensors", "x", "cannot be read as a network of lipcert"),
+        ("best.proved.safetensors", "x", "not a proved network, or a damaged one"),
     ],
 )
 def test_damaged_files_are_named(make_run: MakeRun, name: str, content: str | None, message: str) -> None:
@@ -213,16 +222,6 @@ def test_the_best_run_is_bold_also_beside_a_better_publication(make_run: MakeRun
     paper = Reported("paper", dict.fromkeys(("standard", "36/255", "72/255", "108/255"), 100.0))
     page = render(runs, {"a": Comparison(paper)})
     assert page.count('class="number best"') == 8  # equal runs: both, in four columns
-
-
-def test_measured_certificates_are_not_called_proved_in_the_sentence(make_run: MakeRun) -> None:
-    folder = make_run()
-    header, *rows = (folder / "certificates.jsonl").read_text().splitlines()
-    measured = json.dumps(json.loads(header) | {"precision": "float32"})
-    (folder / "certificates.jsonl").write_text("\n".join([measured, *rows]) + "\n")
-    sentence = read_evidence(folder).sentence
-    assert "it is certified (rounding measured) that" in sentence
-    assert "proved" not in sentence
 
 
 def test_constants_that_are_not_close_to_one_are_printed_whole() -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 
 from lipcert.certify.curve import RADII
 from lipcert.certify.outcomes import Outcomes
-from lipcert.report.learned import LearnedAngles, read_angles, unusual_pairs
+from lipcert.operators import Householder
+from lipcert.report.learned import LearnedAngles, learned_angles, unusual_pairs
 from lipcert.report.plots.activations import angles_figure, regions_figure
 from lipcert.report.plots.attack import attack_figure
 from lipcert.report.plots.curve import Reported, curve_figure
@@ -97,8 +98,9 @@ def test_training_curves(runs: int) -> None:
     assert list(lines[-1].get_ydata()) == pytest.approx(wanted)
 
 
-def layer(theta: list[float], widths: torch.Tensor | None = None) -> LearnedAngles:
-    return LearnedAngles("body.stage1.activation1", "hh1", torch.tensor(theta, dtype=torch.float64), widths)
+def layer(theta: list[float]) -> LearnedAngles:
+    angles = torch.tensor(theta, dtype=torch.float64)
+    return LearnedAngles("body.stage1.activation1", (Householder(angles),))
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 5])
@@ -109,13 +111,12 @@ def test_unusual_pairs_are_smallest_median_largest(pairs: int) -> None:
 
 
 @pytest.mark.parametrize("activation", ["hh1", "hh2", "chain2", "maxmin", "nd4"])
-def test_angles_come_from_the_saved_file(tmp_path: Path, activation: str) -> None:
+def test_angles_come_from_the_proved_network(activation: str) -> None:
+    from lipcert.certify import prove
     from lipcert.models.lipconvnet import lipconvnet
-    from lipcert.models.storage import save
 
     model = lipconvnet(depth=10, activation=activation, num_classes=2, width=4, image_size=4, in_channels=1)
-    save(model, tmp_path / "m.safetensors")
-    layers = read_angles(tmp_path / "m.safetensors")
+    layers = learned_angles(prove(model))
     if activation in ("maxmin", "nd4"):
         assert layers == ()
         return
@@ -131,13 +132,6 @@ def test_angles_come_from_the_saved_file(tmp_path: Path, activation: str) -> Non
     assert torch.allclose(layers[0].function(0)(points), expected, atol=1e-12)
     angles_figure(layers)
     regions_figure(unusual_pairs(layers))
-
-
-def test_stage_ten_stands_behind_stage_nine() -> None:
-    from lipcert.report.learned import _in_order
-
-    names = [f"body.stage{i}.activation1.theta" for i in (10, 9, 2)]
-    assert sorted(names, key=_in_order) == names[::-1]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,9 @@ from lipcert.attacks.nearest import Nearest
 from lipcert.attacks.report import AuditRecord, AuditReport, CounterExample, counter_example
 from lipcert.attacks.settings import AttackSettings
 from lipcert.certify.curve import Certified
-from lipcert.certify.exact import network_hash
-from lipcert.certify.images import as_batch
-from lipcert.certify.radii import certify, check_images
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.prove import proved_for
 from lipcert.errors import ArgumentError, check_positive, choose
-from lipcert.nn.walk import built_for, unwrap
 
 if TYPE_CHECKING:
     from lipcert.certify.images import Images
@@ -75,11 +73,10 @@ class InterruptedAudit(KeyboardInterrupt):
 
 
 def audit(
-    model: nn.Module,
+    model: nn.Module | ProvedNetwork,
     images: "Images",
     certificates: Certified | None = None,
     *,
-    precision: str = "float64",
     attacks: Sequence[str] = tuple(ATTACKS),
     settings: AttackSettings | None = None,
     batch_size: int = 128,
@@ -89,10 +86,9 @@ def audit(
     """Attack the certificates of a model and fail if one breaks.
 
     Args:
-        model: as for `certify`.
+        model: a proved network, or a model that can be proved.
         images: as for `certify`, with pixels in [0, 1].
         certificates: the claims, of the same images; by default `certify` makes them.
-        precision: of the certified classifier, where `certificates` do not say it themselves.
         attacks: names from `ATTACKS`; those of foolbox need the extra `audit`.
         settings: how hard to try.
         batch_size: images that are attacked at once.
@@ -113,23 +109,22 @@ def audit(
     >>> len(report.broken), round(report.records[0].ratio, 3)
     (0, 1.0)
     """
-    precision = getattr(certificates, "precision", precision)
-    images = as_batch(images, built_for(unwrap(model)))
-    check_images(unwrap(model), images)
     check_plan(attacks, batch_size)
-    claims = certify(model, images, precision=precision) if certificates is None else certificates
-    classifier = certified_classifier(model, tuple(images.shape[1:]), precision)
+    network = proved_for(model, images)
+    batch = network.checked(images)
+    claims = network.certify(batch) if certificates is None else certificates
+    classifier = certified_classifier(network)
     try:
         report = attack_claims(
             classifier,
-            images,
+            batch,
             claims.prediction,
             claims.radius,
             runner_up=getattr(claims, "runner_up", None),
             attacks=attacks,
             settings=settings,
             batch_size=batch_size,
-            about={"precision": precision, "weights_sha256": network_hash(unwrap(model))},
+            about={"network_sha256": network.hash},
             progress=progress,
         )
     except InterruptedAudit as interruption:

@@ -40,11 +40,10 @@ class Balls:
         return len(self.images)
 
     def points(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Images at coordinates z in float64, as the classifier reads them (rounded if that is float32)."""
+        """Images at coordinates z in float64, rounded to what the classifier reads."""
         images, scale = (self.images, self.scale) if rows is None else (self.images[rows], self.scale[rows])
         moved = images + per_image(scale) * z.double()
-        if self.box:
-            moved = moved.clamp(0, 1)
+        moved = moved.clamp(0, 1) if self.box else moved
         return moved.to(self.classifier.dtype).double()
 
     def logits(self, z: Tensor) -> Tensor:

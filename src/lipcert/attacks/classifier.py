@@ -1,18 +1,18 @@
-"""Whom an audit attacks: the classifier that a certificate speaks of, and a quick stand-in for gradients."""
+"""The certified classifier, and a differentiable copy of it for gradient attacks."""
 
 import copy
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from lipcert.certify.exact import exact_network
-from lipcert.certify.radii import PRECISIONS, full_precision
-from lipcert.errors import ArgumentError, choose
-from lipcert.models.freezing import freeze
-from lipcert.nn.lipschitz import Shape
-from lipcert.nn.walk import device_of, split_head, unwrap_unchanged
+from lipcert.certify.network import ProvedNetwork
+from lipcert.errors import ArgumentError
+from lipcert.models.freezing import FrozenNetwork, fastest
+from lipcert.nn.wrappers import device_of
+from lipcert.operators import Operator, Sequence
+from lipcert.operators.proved import Proved
 
 
 @dataclass(frozen=True)
@@ -20,58 +20,48 @@ class Classifier:
     """A classifier twice: once to believe, once to search with.
 
     Attributes:
-        exact: whatever `exact` predicts is what the certificate promises; in `dtype`, without gradients.
+        exact: points to the logits that the claims speak of.
         surrogate: nearly the same function in float32, fast and differentiable in its input. Nothing that
             it says is believed.
-        dtype: the precision of `exact`.
         device: where both live.
+        dtype: in which `exact` computes; float64 but for claims about other people's networks.
     """
 
-    exact: nn.Module
+    exact: Callable[[Tensor], Tensor]
     surrogate: nn.Module
-    dtype: torch.dtype
     device: torch.device
+    dtype: torch.dtype = torch.float64
 
     @torch.no_grad()
     def logits(self, points: Tensor) -> Tensor:
         """Logits of `exact` in float64, (N, K)."""
-        with full_precision(self.device):
-            logits: Tensor = self.exact(points.to(self.device, self.dtype))
-        return logits.double()
+        return self.exact(points.to(self.device, self.dtype)).double()
 
 
-def certified_classifier(model: nn.Module, input_shape: Shape, precision: str = "float64") -> Classifier:
-    """The classifier that `certify` speaks of: the same frozen layers, in the same precision.
-
-    Args:
-        model: what was certified.
-        input_shape: shape of one image.
-        precision: that of the certificates.
-
-    Raises:
-        NotProvedError: a module that `certify` refuses too.
-    """
-    dtype = PRECISIONS[choose("precision", precision, PRECISIONS)]
-    model = unwrap_unchanged(model)
-    body, head = split_head(copy.deepcopy(model).float().eval())
-    device = device_of(model)
-    with full_precision(device), torch.no_grad():
-        network = exact_network(model, input_shape, dtype)
-        surrogate = freeze(
-            nn.Sequential(OrderedDict([*body._modules.items(), ("classes", head)])), input_shape
-        )
-    return Classifier(network.classifier(), surrogate.requires_grad_(False), dtype, device)
+def certified_classifier(network: ProvedNetwork) -> Classifier:
+    """The operators of a proved network, in float64 and in float32."""
+    quick = _without_proofs(network.operator.to(dtype=torch.float32))
+    surrogate = FrozenNetwork(quick, network.input_shape).requires_grad_(False)
+    return Classifier(network.operator.apply, surrogate, network.device)
 
 
-def any_classifier(module: nn.Module, precision: str = "float64") -> Classifier:
+def _without_proofs(operator: Operator) -> Operator:
+    """The leaves themselves, each in the form that is fast in float32."""
+    if isinstance(operator, Proved):
+        return fastest(operator.operator, operator.input_shape)
+    if isinstance(operator, Sequence):
+        return Sequence.of(*map(_without_proofs, operator.parts))
+    return operator
+
+
+def any_classifier(module: nn.Module, dtype: torch.dtype = torch.float64) -> Classifier:
     """Any module from images to logits, for claims that `certify` did not make.
 
-    The module is copied, converted to `precision` and put in evaluation mode.
+    The module is copied, converted to `dtype` and put in evaluation mode.
     """
-    dtype = PRECISIONS[choose("precision", precision, PRECISIONS)]
     if not isinstance(module, nn.Module):
         raise ArgumentError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
     exact, surrogate = (
         copy.deepcopy(module).to(t).eval().requires_grad_(False) for t in (dtype, torch.float32)
     )
-    return Classifier(exact, surrogate, dtype, device_of(module))
+    return Classifier(exact, surrogate, device_of(module), dtype)

@@ -53,6 +53,7 @@ def lines(
     for depth in depths:
         reach = {5: ">= 8", 20: ">= 4"}.get(depth, "")
         yield f"inference, LipConvnet-{depth}", partial(_inference, depth, reach, repetitions)
+    yield "inference of one image, proved", partial(_latency, 10 * repetitions)
     yield "peak memory of a training step, LipConvnet-20", partial(_memory, bf16)
     # A few percent are less than the noise of a few repetitions.
     yield "Householder over MaxMin, training", partial(_householder, bf16, 10 * repetitions)
@@ -106,7 +107,7 @@ def _inference(depth: int, reach: str, repetitions: int) -> Line:
                 for series, name in OTHER_SERIES.items()
             ],
             Contender("lipcert, evaluation mode", work.inference(model), 256),
-            Contender("lipcert, proved: lc.certify, float64", work.proved_certificates(model), 256),
+            Contender("lipcert, proved, float64", work.proved_certificates(work.loaded(model)), 256),
             Contender("lipcert, frozen", work.inference_with_margins(frozen), 256),
         ],
         repetitions,
@@ -114,6 +115,21 @@ def _inference(depth: int, reach: str, repetitions: int) -> Line:
     title = f"inference with margins, LipConvnet-{depth}, width 32, batch 256, fp32"
     note = f"frozen and plain logits differ by at most {difference:.1e}"
     return _line(f"certify-{depth}", title, reach, "fp32", timings, note)
+
+
+def _latency(repetitions: int) -> Line:
+    """One image by a proved file that was loaded, against a frozen forward pass of the same network."""
+    model = work.ours(5)
+    timings = measure(
+        [
+            Contender(
+                "proved certificate, float64", work.proved_certificates(work.loaded(model), batch=1), 1
+            ),
+            Contender("frozen forward, fp32", work.inference(work.ours_frozen(5), batch=1), 1),
+        ],
+        repetitions,
+    )
+    return _line("latency", "one image, LipConvnet-5, width 32", "<= 2.5", "fp32", timings)
 
 
 def _memory(bf16: bool) -> Line:

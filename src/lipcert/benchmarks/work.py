@@ -1,6 +1,8 @@
 """The work that is timed: training steps, inference and certificates, by each contender."""
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,10 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipcert.benchmarks.literal import literal_lipconvnet
-from lipcert.certify.radii import certify
-from lipcert.models.freezing import freeze
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.network_file import read_network
+from lipcert.certify.prove import prove
+from lipcert.kernels.margins import certificate, pair_distances
+from lipcert.models.freezing import FrozenNetwork, freeze
 from lipcert.models.lipconvnet import lipconvnet
-from lipcert.nn.walk import find_head
+from lipcert.operators import Matrix, Sequence
 
 CLASSES = 10
 
@@ -47,31 +52,37 @@ def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
     return run
 
 
-def inference_with_margins(frozen: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
+def inference_with_margins(frozen: FrozenNetwork, *, batch: int = 256) -> Callable[[], Tensor]:
     """A forward pass, and the margin of the predicted class over the distance of the rows.
 
     That is the radius before it is divided by the constant and rounding is taken off, as the paper has it.
     """
     images, _ = _batch(batch)
-    head = find_head(frozen)
+    assert isinstance(frozen.operator, Sequence)
+    head = frozen.operator.parts[-1]
+    assert isinstance(head, Matrix)
+    distances = pair_distances(head.weight)
 
     def run() -> Tensor:
         with torch.no_grad():
             logits = frozen(images)
-            return head.certificate(logits, logits.argmax(1))
+            return certificate(logits, logits.argmax(1), distances)
 
     return run
 
 
-def proved_certificates(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
-    """`certify` in float64; the constant is proved here, once, and remembered."""
+def proved_certificates(network: ProvedNetwork, *, batch: int = 256) -> Callable[[], Tensor]:
+    """Certificates in float64, rounding included."""
     images, _ = _batch(batch)
-    certify(model, images[:1])
+    return lambda: network.certify(images).radius
 
-    def run() -> Tensor:
-        return certify(model, images).radius
 
-    return run
+def loaded(network: nn.Module) -> ProvedNetwork:
+    """The network proved, written to a file and read back."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.proved.safetensors"
+        prove(network).save(file)
+        return read_network(file)
 
 
 def ours(
@@ -84,7 +95,7 @@ def ours(
     )
 
 
-def ours_frozen(depth: int, width: int = 32, **options: Any) -> nn.Module:
+def ours_frozen(depth: int, width: int = 32, **options: Any) -> FrozenNetwork:
     """The inference form of the same network."""
     return freeze(ours(depth, width=width, **options).eval())
 

@@ -10,13 +10,13 @@ import typer
 from rich.progress import Progress as Bar
 
 from lipcert.cli.console import make_folder, print_json, print_table, say
-from lipcert.cli.network import default_folder, find_network, pick_device, test_images
+from lipcert.cli.network import default_folder, find_network, open_network, test_images
 from lipcert.cli.options import Data, Weights, Zoo
 from lipcert.errors import BrokenCertificateError, CheckpointError
 
 if TYPE_CHECKING:
     from lipcert.attacks.audit import Progress
-    from lipcert.models.lipconvnet import LipConvnet
+    from lipcert.certify.network import ProvedNetwork
 
 EXAMPLES = """
 Examples:
@@ -55,9 +55,6 @@ def audit(
     box: Annotated[
         bool, typer.Option("--box", help="Stay in [0, 1]; certificates hold everywhere, so off is stronger.")
     ] = False,
-    precision: Annotated[
-        str, typer.Option("--precision", help="float64 (proved) or float32 (measured rounding).")
-    ] = "float64",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images attacked at once.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Of all random starts.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -66,7 +63,7 @@ def audit(
         typer.Option(
             "--out",
             help="Folder for audit.json, audit.jsonl and counter-examples; else the run's, or one inside "
-            "of it for other data, weights or precision, or for less than the run's audit covers.",
+            "of it for other data or weights, or for less than the run's audit covers.",
         ),
     ] = None,
     as_json: Annotated[
@@ -79,14 +76,12 @@ def audit(
     from lipcert.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
     from lipcert.attacks.audit import audit as attack
     from lipcert.attacks.settings import AttackSettings
-    from lipcert.certify.radii import PROOFS
     from lipcert.data import to_float
-    from lipcert.models.storage import load
 
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
     check_plan(names, batch_size)
-    network = load(source.file).to(pick_device(device))
+    network = open_network(source, device)
     test = test_images(source, data, network)
     images = to_float(test.images[:count])
     where = out
@@ -98,7 +93,6 @@ def audit(
             network,
             data=test.name,
             count=len(images) if less else None,
-            precision=precision,
             weights=weights,
         )
     make_folder(where)
@@ -107,7 +101,6 @@ def audit(
             report = attack(
                 network,
                 images,
-                precision=precision,
                 attacks=names,
                 settings=settings,
                 batch_size=batch_size,
@@ -121,23 +114,22 @@ def audit(
     if as_json:
         print_json(report.summary())
         return
-    _show(report.summary(), PROOFS[precision])
+    _show(report.summary())
     say(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
 
 
 audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 
-def _knows_more(folder: Path, network: "LipConvnet", images: int, attacks: Sequence[str]) -> bool:
+def _knows_more(folder: Path, network: "ProvedNetwork", images: int, attacks: Sequence[str]) -> bool:
     """Whether there is an audit of these weights that this one, of fewer images or attacks, would hide."""
-    from lipcert.certify.exact import network_hash
     from lipcert.report.audit import read_audit
 
     try:
         known = read_audit(folder)
     except CheckpointError:  # damaged: nothing that could be hidden
         return False
-    if known is None or not known.is_of(network_hash(network), "float64"):
+    if known is None or not known.is_of(network.hash):
         return False
     return known.summary["images"] > images or not set(known.summary["attacks"]) <= set(attacks)
 
@@ -160,11 +152,13 @@ def _progress(*, quiet: bool) -> "Iterator[Progress | None]":
         yield advance
 
 
-def _show(summary: dict[str, Any], proof: str) -> None:
+def _show(summary: dict[str, Any]) -> None:
+    from lipcert.report.evidence import PROOF
+
     ratio = summary["ratio"]
     rows = [
         ["images", f"{summary['images']}, {summary['certified']} of them certified"],
-        ["certificates", proof],
+        ["certificates", PROOF],
         ["points tried", f"{summary['points_tried']}, {summary['points_inside']} inside a certificate"],
         ["broken certificates", str(summary["broken"])],
         ["changes found", f"{summary['found']} images, all outside their certificates"],

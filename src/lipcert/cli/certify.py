@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipcert.cli.console import make_folder, print_json, print_table, progress, say
-from lipcert.cli.network import Source, default_folder, find_network, pick_device, test_images
+from lipcert.cli.network import (
+    Source,
+    default_folder,
+    find_network,
+    open_network,
+    proved_file,
+    test_images,
+)
 from lipcert.cli.options import Data, Weights, Zoo
-from lipcert.errors import ArgumentError, choose
+from lipcert.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lipcert.certify.radii import Certificates
+    from lipcert.certify.certificates import Certificates
+    from lipcert.certify.network import ProvedNetwork
     from lipcert.data.dataset import Dataset
-    from lipcert.models.lipconvnet import LipConvnet
     from lipcert.report.evidence import Evidence
 
 EXAMPLES = """
@@ -23,14 +30,12 @@ lipcert certify runs/a
 
 lipcert certify runs/a --images cat.png dog.jpg
 
-lipcert certify runs/a --data photos/ --count 500 --precision float32 --out photos-report
+lipcert certify runs/a --data photos/ --count 500 --out photos-report
 
 lipcert certify --zoo lipconvnet5-cifar10 --images my.png
 
 lipcert certify runs/a --json > accuracy.json
 """
-CHUNK = 1024
-"""Images between two moves of the progress bar; a multiple of the batches of `certify`."""
 
 
 def certify(
@@ -46,12 +51,6 @@ def certify(
     ] = None,
     zoo: Zoo = None,
     weights: Weights = "best",
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision", help="float64 (proved) or float32 (rounding measured; faster on many images)."
-        ),
-    ] = "float64",
     count: Annotated[
         int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
     ] = None,
@@ -70,7 +69,6 @@ def certify(
     ] = False,
 ) -> None:
     """Certify predictions: a table, one record per image, and report.html."""
-    choose("precision", precision, ("float32", "float64"))
     places = list(named or [])
     # Pictures may follow --images before the run does: it is the one that is a folder or a file of weights.
     places.sort(key=lambda place: not (place.is_dir() or place.suffix == ".safetensors"))
@@ -87,16 +85,11 @@ def certify(
         raise ArgumentError("no-resize: is about pictures of your own; name them by --images")
     source = find_network(run, zoo, weights)
 
-    from lipcert.models.storage import load
-
-    target = pick_device(device)
-    network = load(source.file).to(target)
+    network = open_network(source, device)
     if images:
         from lipcert.cli.own_images import certify_pictures
 
-        certify_pictures(
-            source, network, [*images, *places], precision=precision, resize=resize, as_json=as_json, out=out
-        )
+        certify_pictures(source, network, [*images, *places], resize=resize, as_json=as_json, out=out)
         return
     whole = test_images(source, data, network)
     count = len(whole) if count is None else min(count, len(whole))
@@ -106,11 +99,10 @@ def certify(
         network,
         data=whole.name,
         count=None if count == len(whole) else count,
-        precision=precision,
         weights=weights,
     )
     make_folder(folder)
-    certificates = certify_with_progress(network, whole, count, precision, quiet=as_json)
+    certificates = certify_with_progress(network, whole, count, quiet=as_json)
     evidence = write_everything(folder, source, network, whole, certificates)
     if as_json:
         print_json(as_dict(evidence, folder))
@@ -122,50 +114,26 @@ certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
 
 
 def certify_with_progress(
-    network: "LipConvnet", images: "Dataset", count: int, precision: str, *, quiet: bool = False
+    network: "ProvedNetwork", images: "Dataset", count: int, *, quiet: bool = False
 ) -> "Certificates":
-    """Certificates of the first `count` images, exactly those of `lipcert.certify`."""
-    import torch
-
-    from lipcert.certify.radii import Certificates
-    from lipcert.certify.radii import certify as certificates_of
+    """Certificates of the first `count` images."""
     from lipcert.data import to_float
 
-    pixels = to_float(images.images[:count])
-    # With float32 the rounding term is measured on the first images of a call, so there is one call.
-    step = CHUNK if precision == "float64" else max(count, 1)
-    parts = []
-    with progress(f"certifying {count:,} images of {images.name} in {precision}", quiet=quiet) as advance:
-        for start in range(0, count, step):
-            advance(start, count)
-            parts.append(certificates_of(network, pixels[start : start + step], precision=precision))
-
-    def joined(column: str) -> torch.Tensor:
-        return torch.cat([getattr(part, column) for part in parts])
-
-    return Certificates(
-        prediction=joined("prediction"),
-        radius=joined("radius"),
-        runner_up=joined("runner_up"),
-        margin=joined("margin"),
-        rounding=joined("rounding"),
-        lipschitz=parts[0].lipschitz,
-        precision=precision,
-    )
+    with progress(f"certifying {count:,} images of {images.name}", quiet=quiet) as advance:
+        return network.certify(to_float(images.images[:count]), progress=advance)
 
 
 def write_everything(
-    folder: Path, source: Source, network: "LipConvnet", images: "Dataset", certificates: "Certificates"
+    folder: Path, source: Source, network: "ProvedNetwork", images: "Dataset", certificates: "Certificates"
 ) -> "Evidence":
-    """Records, bound and report.html; returns what was written, read back."""
-    from lipcert.certify.bound_file import write_bound
-    from lipcert.certify.bounds import layer_bounds
-    from lipcert.certify.records import write_records
+    """Records and report.html; returns what was written, read back."""
+    from lipcert.certify.records import Images, write_records
     from lipcert.cli.report import write_page
     from lipcert.report.evidence import read_evidence
 
-    write_records(folder, certificates, images, model=network, weights=source.file)
-    write_bound(layer_bounds(network), folder)
+    about = Images(images.name, images.fingerprint, len(images), images.labels)
+    file = proved_file(source, network, folder)
+    write_records(folder, certificates, about, network=network, file=file)
     evidence = read_evidence(folder, source.name)
     write_page([evidence], folder / "report.html")
     return evidence
@@ -174,6 +142,7 @@ def write_everything(
 def show(evidence: "Evidence", folder: Path) -> None:
     """The result for people."""
     from lipcert.certify.curve import RADII, shown, shown_bound
+    from lipcert.report.evidence import PROOF
 
     accuracy = evidence.outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
@@ -192,7 +161,7 @@ def show(evidence: "Evidence", folder: Path) -> None:
     )
     say(
         "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
-        f"{evidence.proof}; Lipschitz bound {shown_bound(evidence.lipschitz)}"
+        f"{PROOF}; Lipschitz bound {shown_bound(evidence.lipschitz)}"
     )
     say(f"Records: {folder / 'certificates.jsonl'}")
     say(f"Report:  {folder / 'report.html'}")
@@ -211,7 +180,7 @@ def as_dict(evidence: "Evidence", folder: Path) -> dict[str, Any]:
         "certified": {name: accuracy[radius] for name, radius in RADII.items()},
         "median_radius": evidence.outcomes.median_radius(),
         "lipschitz": evidence.lipschitz,
-        "precision": evidence.records.precision,
+        "network_sha256": evidence.records.network_hash,
         "records": str(folder / "certificates.jsonl"),
         "report": str(folder / "report.html"),
     }

@@ -35,9 +35,8 @@ def demo(
     from lipcert.attacks.audit import audit
     from lipcert.cli.allocator import keep_freed_memory
     from lipcert.cli.certify import as_dict, certify_with_progress, show, write_everything
-    from lipcert.cli.network import find_network, test_images
+    from lipcert.cli.network import find_network, open_network, test_images
     from lipcert.data import to_float
-    from lipcert.models.storage import load
     from lipcert.training.loop import train
     from lipcert.training.progress import Silent, for_terminal
     from lipcert.training.run_folder import CONFIG
@@ -59,9 +58,9 @@ def demo(
 
     tell("2/3 Certifying 360 digits it has never seen, then attacking the certificates")
     source = find_network(out, None, "best")
-    network = load(source.file)
+    network = open_network(source, "cpu")
     images = test_images(source, None, network)
-    certificates = certify_with_progress(network, images, len(images), "float64", quiet=True)
+    certificates = certify_with_progress(network, images, len(images), quiet=True)
     # Our own attacks alone: foolbox is an extra that a first run need not have.
     attacks = ["pgd", "pgd-minimal"]
     audit(network, to_float(images.images), certificates=certificates, attacks=attacks, out=out)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lipcert.cli.console import say
-from lipcert.cli.network import find_network, pick_device, test_images
+from lipcert.cli.network import find_network, open_network, test_images
 from lipcert.cli.options import Data, Weights, Zoo
 
 EXAMPLES = """
@@ -42,16 +42,15 @@ def explore(
     from lipcert.explore.server import LOCAL, check_port, serve
     from lipcert.explore.session import Session
     from lipcert.explore.state import Explorer
-    from lipcert.models.storage import load
 
     check_port(host, port)
     need_gradio()
-    network = load(source.file).to(pick_device(device))
+    network = open_network(source, device)
     images = test_images(source, data, network)
-    say(f"Proving the bound of {source.name} and looking at {images.name} ...")
+    say(f"Looking at {images.name} with {source.name} ...")
     explorer = Explorer(network)
     session = Session(
-        explorer, choices(explorer, images), lambda file: read_picture(file, network, resize=True)
+        explorer, choices(explorer, images), lambda file: read_picture(file, network.input_shape, resize=True)
     )
 
     def ready(address: str) -> None:

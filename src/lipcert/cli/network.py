@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from lipcert import zoo
 from lipcert.errors import ArgumentError, CheckpointError, DataError, choose
+from lipcert.files import BEST, LAST, PROVED
 
 if TYPE_CHECKING:
     import torch
 
+    from lipcert.certify.network import ProvedNetwork
     from lipcert.data.dataset import Dataset
-    from lipcert.models.lipconvnet import LipConvnet
 
-WEIGHTS = {"last": "model.safetensors", "best": "best.safetensors"}
+WEIGHTS = {"last": LAST, "best": BEST}
 FIXED_SIZE = ("cifar10", "cifar100")
 
 
@@ -24,7 +25,7 @@ class Source:
     """A saved network.
 
     Attributes:
-        file: its weights.
+        file: proved, or its weights.
         name: for people.
         run: the folder of its run, if it has one.
         data: what it was trained on, if that is known.
@@ -62,12 +63,12 @@ def find_network(named: Path | None, shipped: str | None, weights: str) -> Sourc
         if named.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"):
             raise ArgumentError(f"RUN: {named} is a picture; name a network, and the picture by --images")
         _refuse_choice(weights, str(named))
-        return Source(named, named.stem, None, None)
+        return Source(named, named.name.removesuffix(".safetensors").removesuffix(".proved"), None, None)
     if not named.exists():
         raise CheckpointError(
             f"{named}: no such run; expected a folder that lipcert train wrote, or a file{_nearest(named)}"
         )
-    file = named / WEIGHTS[weights]
+    file = named / PROVED if weights == "best" and (named / PROVED).is_file() else named / WEIGHTS[weights]
     if not file.is_file():
         raise CheckpointError(
             f"{named}: holds no {file.name}; finish the run with `lipcert train --out {named} --resume`"
@@ -82,7 +83,37 @@ def _refuse_choice(weights: str, named: str) -> None:
         raise ArgumentError(f"weights: {named} is one network; {weights!r} chooses among those of a run")
 
 
-def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dataset":
+def open_network(source: Source, device: str = "auto") -> "ProvedNetwork":
+    """The proved network of a source; weights alone are proved here, which takes seconds.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+        ArgumentError: there is no such device here.
+    """
+    from lipcert.certify.network_file import is_proved_file, read_network
+    from lipcert.certify.prove import prove
+    from lipcert.cli.class_names import class_names
+    from lipcert.models.storage import load
+
+    target = pick_device(device)
+    if is_proved_file(source.file):
+        return read_network(source.file).to(target)
+    model = load(source.file)
+    return prove(model, classes=class_names(source, model.config.num_classes)).to(target)
+
+
+def proved_file(source: Source, network: "ProvedNetwork", folder: Path) -> Path:
+    """Where the proved network of a source is; one that was proved just now is written to `folder`."""
+    from lipcert.certify.network_file import is_proved_file
+
+    if is_proved_file(source.file):
+        return source.file
+    file = folder / f"{source.file.stem}.proved.safetensors"
+    network.save(file)
+    return file
+
+
+def test_images(source: Source, data: str | None, network: "ProvedNetwork") -> "Dataset":
     """The test images for a network, at its size.
 
     Raises:
@@ -97,18 +128,18 @@ def test_images(source: Source, data: str | None, network: "LipConvnet") -> "Dat
             f"data: {source.file} does not say which images it is for; pass --data digits, cifar10, "
             "cifar100 or a folder"
         )
-    size = None if name in FIXED_SIZE else network.config.image_size
+    size = None if name in FIXED_SIZE else network.input_shape[1]
     images = load(name, split="test", image_size=size)
     _refuse_other_draw(source, name, images)
-    if images.image_shape != network.config.input_shape:
+    if images.image_shape != network.input_shape:
         raise ArgumentError(
             f"data: {name} has images of shape {images.image_shape}, but {source.name} takes "
-            f"{network.config.input_shape}; name the images it was made for"
+            f"{network.input_shape}; name the images it was made for"
         )
-    if images.num_classes != network.config.num_classes:
+    if images.num_classes != len(network.classes):
         raise ArgumentError(
             f"data: {name} has {images.num_classes} classes, but {source.name} tells "
-            f"{network.config.num_classes} apart; name the images it was made for"
+            f"{len(network.classes)} apart; name the images it was made for"
         )
     return images
 
@@ -135,11 +166,10 @@ def _refuse_other_draw(source: Source, name: str, images: "Dataset") -> None:
 def default_folder(
     source: Source,
     made_by: str,
-    network: "LipConvnet",
+    network: "ProvedNetwork",
     *,
     data: str,
     count: int | None,
-    precision: str,
     weights: str,
 ) -> Path:
     """Where records of a command go: into the run's folder, or a folder of their own if they differ from it.
@@ -156,17 +186,15 @@ def default_folder(
     parts = [] if source.data in (None, data) else [Path(data).resolve().name]
     parts += [] if count is None else [f"first{count}"]
     parts += [] if weights == "best" else [weights]
-    parts += [] if precision == "float64" else [precision]
     folder = base / "-".join([made_by, *parts]) if parts else base
     if source.run is None:
         _refuse_others(folder, network)
     return folder
 
 
-def _refuse_others(folder: Path, network: "LipConvnet") -> None:
+def _refuse_others(folder: Path, network: "ProvedNetwork") -> None:
     """Two files may have one name: what was found about the first is not replaced in silence."""
     from lipcert.attacks.report import SUMMARY
-    from lipcert.certify.exact import network_hash
     from lipcert.certify.records import FILE
 
     for file in (folder / FILE, folder / SUMMARY):
@@ -174,10 +202,10 @@ def _refuse_others(folder: Path, network: "LipConvnet") -> None:
             continue
         try:
             text = file.read_text(encoding="utf-8")
-            known = json.loads(text.partition("\n")[0] if file.name == FILE else text)["weights_sha256"]
+            known = json.loads(text.partition("\n")[0] if file.name == FILE else text)["network_sha256"]
         except (OSError, ValueError, KeyError, TypeError):  # damaged: nothing that could be lost
             continue
-        if known != network_hash(network):
+        if known != network.hash:
             raise ArgumentError(f"out: {folder} is about another network; name another folder with --out")
 
 
@@ -202,9 +230,9 @@ def pick_device(name: str) -> "torch.device":
 
 
 def _shipped(name: str) -> Source:
-    known = zoo.networks()
+    known = zoo.proved_networks()
     file = known[choose("zoo", name, known)]
-    card = file.with_suffix(".json")
+    card = zoo.FOLDER / f"{name}.json"
     return Source(file, name, None, json.loads(card.read_text(encoding="utf-8"))["data"])
 
 

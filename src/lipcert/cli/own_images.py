@@ -1,33 +1,30 @@
 """Certificates for pictures of one's own: read them as the network needs them, and say what was found."""
 
-import json
-import math
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lipcert.cli.class_names import class_names
-from lipcert.cli.console import make_folder, print_json, print_table, say
-from lipcert.cli.network import Source
+from lipcert.cli.console import make_folder, print_json, print_table, progress, say
+from lipcert.cli.network import Source, proved_file
 from lipcert.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lipcert.models.lipconvnet import LipConvnet
+    from lipcert.certify.network import ProvedNetwork
 
 
 def certify_pictures(
     source: Source,
-    network: "LipConvnet",
+    network: "ProvedNetwork",
     files: Sequence[Path],
     *,
-    precision: str,
     resize: bool,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Print prediction, radius and runner-up of every picture; with `out`, write them there too.
+    """Print prediction, radius and runner-up of every picture; with `out`, write records there too.
 
     Raises:
         DataError: a file is no picture, or has the wrong size and may not be resized.
@@ -35,39 +32,48 @@ def certify_pictures(
     """
     import torch
 
-    from lipcert.certify.radii import PROOFS, certify
+    from lipcert.certify.records import Images, rows_of, write_records
     from lipcert.data import to_float
 
     if out is not None:
         make_folder(out)
-    pictures = [read_picture(file, network, resize=resize) for file in files]
+    pictures = [read_picture(file, network.input_shape, resize=resize) for file in files]
     pixels = torch.stack([picture for picture, _ in pictures])
-    found = certify(network, to_float(pixels), precision=precision)
-    classes = class_names(source, network.config.num_classes)
-    rows: list[dict[str, Any]] = []
-    for place, file in enumerate(files):
-        radius, rival = float(found.radius[place]), int(found.runner_up[place])
-        rows.append(
-            {
-                "image": str(file),
-                "prediction": classes[int(found.prediction[place])],
-                "radius": radius if math.isfinite(radius) else None,
-                "runner_up": classes[rival] if rival >= 0 else None,
-                "precision": precision,
-                "proved": found.proved,
-                "resized_from": pictures[place][1],
-            }
-        )
+    with progress(f"certifying {len(files):,} pictures", quiet=as_json) as advance:
+        found = network.certify(to_float(pixels), progress=advance)
+    about = Images(
+        None,
+        pictures_hash(pixels),
+        len(files),
+        files=[(str(file), size) for file, (_, size) in zip(files, pictures, strict=True)],
+    )
     if out is not None:
-        _write(out, rows)
+        write_records(out, found, about, network=network, file=proved_file(source, network, out))
+    rows = [
+        row
+        | {
+            "prediction": network.classes[row["prediction"]],
+            "runner_up": network.classes[row["runner_up"]] if row["runner_up"] >= 0 else None,
+            "network_sha256": network.hash,
+        }
+        for row in rows_of(found, about)
+    ]
     if as_json:
         print_json(rows)
     else:
-        _show(rows, network, source, PROOFS[precision])
+        _show(rows, network, source)
 
 
-def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[Tensor, str | None]":
-    """A file as the network takes it, uint8 (C, S, S), and its size before ("640x480") if that changed.
+def pictures_hash(pixels: "Tensor") -> str:
+    """SHA-256 of pictures as a network takes them, uint8 (N, C, H, W)."""
+    content = f"{tuple(pixels.shape)}".encode() + pixels.numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_picture(file: Path, shape: tuple[int, ...], *, resize: bool) -> "tuple[Tensor, str | None]":
+    """A file as a network for images of `shape` takes it, uint8 (C, S, S).
+
+    Also its size before ("640x480"), if that changed.
 
     Raises:
         DataError: it is no picture, or has another size and may not be resized.
@@ -75,7 +81,7 @@ def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[T
     """
     from lipcert.data import read_image
 
-    size, channels = network.config.image_size, network.config.in_channels
+    channels, size, _ = shape
     picture = read_image(file)
     height, width = picture.shape[1:]
     changed = None if (height, width) == (size, size) else f"{width}x{height}"
@@ -94,15 +100,16 @@ def read_picture(file: Path, network: "LipConvnet", *, resize: bool) -> "tuple[T
     return picture, changed
 
 
-def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source, proof: str) -> None:
+def _show(rows: Sequence[dict[str, Any]], network: "ProvedNetwork", source: Source) -> None:
     from lipcert.certify.curve import shown
+    from lipcert.report.evidence import PROOF
 
     print_table(
         f"{source.name}: how far each picture may change (l2, pixel units)",
         ["Picture", "Prediction", "Runner-up", "Radius"],
         [
             [
-                row["image"],
+                row["file"],
                 row["prediction"],
                 row["runner_up"] or "-",
                 "unlimited"
@@ -115,7 +122,7 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source,
         ],
         numbers=1,
     )
-    size = network.config.image_size
+    size = network.input_shape[1]
     resized = [row for row in rows if row["resized_from"] is not None]
     if resized:
         say(
@@ -123,13 +130,6 @@ def _show(rows: Sequence[dict[str, Any]], network: "LipConvnet", source: Source,
             f"{size}x{size}; a radius speaks of the resized picture."
         )
     say(
-        f"No picture within the radius is classified differently ({proof}); at a radius of 0 nothing is "
+        f"No picture within the radius is classified differently ({PROOF}); at a radius of 0 nothing is "
         "certified."
     )
-
-
-def _write(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    from lipcert.files import write_or_explain
-
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    write_or_explain(folder / "pictures.jsonl", lines.encode())

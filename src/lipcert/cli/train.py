@@ -49,8 +49,8 @@ PANELS = {
     "Data": ("data", "image_size", "augment", "crop", "held_out"),
     "Network": ("depth", "conv", "activation", "head", "width", "series", "start_from"),
     "Training": (
-        "gamma", "offset", "epochs", "minutes", "batch_size", "lr", "momentum", "nesterov", "weight_decay",
-        "schedule", "warmup", "seed",
+        "gamma", "offset", "epochs", "minutes", "batch_size", "optimizer", "muon_step", "lr", "momentum",
+        "nesterov", "weight_decay", "schedule", "warmup", "ema", "seed",
     ),
     "Machine": ("precision", "devices", "nodes", "threads"),
     "Records": ("eval_every", "checkpoint_every", "tensorboard"),
@@ -113,7 +113,14 @@ def train(
     batch_size: Annotated[
         int | None, _option("batch_size", "Images per step, of all processes together.")
     ] = None,
-    lr: Annotated[float | None, _option("lr", "Highest learning rate.")] = None,
+    optimizer: Annotated[
+        str | None,
+        _option("optimizer", "sgd, or muon: Muon for the convolutions' matrices, SGD for the rest."),
+    ] = None,
+    muon_step: Annotated[
+        float | None, _option("muon_step", "Share of its length by which Muon moves a matrix, at most.")
+    ] = None,
+    lr: Annotated[float | None, _option("lr", "Highest learning rate of SGD.")] = None,
     momentum: Annotated[float | None, _option("momentum", "Of SGD.")] = None,
     nesterov: Annotated[bool | None, _option("nesterov", "Nesterov's momentum.", switch=True)] = None,
     weight_decay: Annotated[
@@ -126,6 +133,10 @@ def train(
     ] = None,
     warmup: Annotated[
         float | None, _option("warmup", "Share of the steps that onecycle and cosine rise.")
+    ] = None,
+    ema: Annotated[
+        float | None,
+        _option("ema", "Also keep an average of the weights, with this decay per step (0.998); 0: none."),
     ] = None,
     seed: Annotated[int | None, _option("seed", "Of weights, split, order and augmentation.")] = None,
     precision: Annotated[str | None, _option("precision", "fp32 or bf16-mixed.")] = None,
@@ -175,6 +186,8 @@ def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, re
     options = TrainConfig.from_dict(asked)
     if "warmup" in given and options.schedule == "step":
         raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
+    if "muon_step" in given and options.optimizer != "muon":
+        raise ArgumentError("muon_step: the optimizer sgd has none; use --optimizer muon, or leave it out")
     return options
 
 

@@ -1,14 +1,13 @@
 """lipcert zoo: the networks that ship with the package."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lipcert import zoo
 from lipcert.cli.console import help_without_command, print_json, print_table, say
-from lipcert.errors import CheckpointError, choose
-from lipcert.zoo import networks
+from lipcert.errors import choose
 
 RADII = ("36/255", "72/255", "108/255")
 zoo_app = typer.Typer(help="Networks that ship with lipcert.")
@@ -33,9 +32,9 @@ def list_zoo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """List the networks that can be used at once, by name."""
-    rows = [
-        {"name": name, "megabytes": file.stat().st_size / 1e6, **_describe(file), "card": _card(file)}
-        for name, file in networks().items()
+    rows: list[dict[str, Any]] = [
+        {"name": name, "megabytes": file.stat().st_size / 1e6, "card": _card(name)}
+        for name, file in zoo.proved_networks().items()
     ]
     if as_json:
         print_json(rows)
@@ -64,19 +63,15 @@ def show_zoo(
     """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
     from lipcert.certify.curve import shown, shown_bound
 
-    known = networks()
+    known = zoo.proved_networks()
     file = known[choose("zoo", name, known)]
-    card = _card(file)
+    card = _card(name)
     if as_json:
-        print_json({"name": name, **_describe(file), "card": card})
+        print_json(card)
         return
-    training, audit, built = card["training"], card["audit"], _describe(file)
+    training, audit = card["training"], card["audit"]
     rows = [
-        [
-            "network",
-            f"LipConvnet-{built['depth']}, width {built['width']}, {built['conv']}, {built['activation']}, "
-            f"{built['head']} head, {built['num_classes']} classes",
-        ],
+        ["network", card["network"]],
         ["trained and tested on", f"{card['data']}, {card['test_images']} test images"],
         ["standard accuracy", f"{card['standard']:.2%}"],
         *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
@@ -84,11 +79,10 @@ def show_zoo(
         ["before rounding to bfloat16", " / ".join(_shares(card["before_rounding"]))],
         ["median radius", f"{shown(card['median_radius'])}, a wrong prediction counting as 0"],
         ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
-        ["arithmetic", f"{card['precision']}, rounding included"],
         ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
         ["", f"{_hours(training)} hours ({training['cpu']}, threads: {training['threads']})"],
         ["audit", _verdict(audit)],
-        ["weights", f"sha256 {card['weights_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
+        ["proved file", f"sha256 {card['network_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
     ]
     print_table(name, ["", ""], rows)
 
@@ -99,8 +93,8 @@ zoo_app.command("list")(list_zoo)
 zoo_app.command("show")(show_zoo)
 
 
-def _card(file: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+def _card(name: str) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((zoo.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return card
 
 
@@ -122,15 +116,3 @@ def _verdict(audit: dict[str, Any] | None) -> str:
         f"{audit['broken']} of {audit['certified']} certificates broken by {len(audit['attacks'])} attacks; "
         f"nearest change found at {audit['ratio']['smallest']:.3f} times its radius"
     )
-
-
-def _describe(file: Path) -> dict[str, Any]:
-    """The arguments that the network was built with, from the head of its file."""
-    with file.open("rb") as content:
-        length = int.from_bytes(content.read(8), "little")
-        try:
-            header = json.loads(content.read(length))["__metadata__"]["lipcert"]
-            config: dict[str, Any] = json.loads(header)["config"]
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{file}: is damaged; install lipcert again") from error
-    return config

@@ -12,11 +12,10 @@ from lipcert.attacks.classifier import Classifier, certified_classifier
 from lipcert.attacks.distance import l2_distances
 from lipcert.attacks.nearest import Nearest
 from lipcert.attacks.settings import AttackSettings
-from lipcert.certify.exact import exact_network
-from lipcert.certify.radii import Certificates, certify, certify_logits
+from lipcert.certify.certificates import Certificates, certificates_from
+from lipcert.certify.network import ProvedNetwork
 from lipcert.data import to_float
 from lipcert.explore.boundary import attack_quickly
-from lipcert.models.lipconvnet import LipConvnet
 
 SETTINGS = AttackSettings(steps=20, targets=3, box=True)
 """Boxed, so that everything on the page is a picture; the steps count only where a quick attack fails."""
@@ -83,14 +82,14 @@ class Explorer:
     """Examines images one at a time, with everything that depends on the network alone made ready.
 
     Args:
-        model: the network; it is left as it is.
+        network: proved.
         settings: how hard the attack tries.
     """
 
-    def __init__(self, model: LipConvnet, settings: AttackSettings = SETTINGS) -> None:
-        self.model, self.settings = model, settings
-        self.classifier: Classifier = certified_classifier(model, model.config.input_shape)
-        # Clicks arrive in threads; certification sets the precision of the whole process.
+    def __init__(self, network: ProvedNetwork, settings: AttackSettings = SETTINGS) -> None:
+        self.network, self.settings = network, settings
+        self.classifier: Classifier = certified_classifier(network)
+        # Clicks arrive in threads, and each of them would take all cores.
         self._lock = threading.Lock()
 
     def examine(self, image: Tensor) -> Finding:
@@ -104,7 +103,7 @@ class Explorer:
         """
         with self._lock:
             pixels = to_float(image)[None]
-            certificates = certify(self.model, pixels)
+            certificates = self.network.certify(pixels)
             return Finding(
                 image=image,
                 prediction=int(certificates.prediction),
@@ -126,13 +125,13 @@ class Explorer:
             starts = range(0, len(images), batch_size)
             batches = (to_float(images[k : k + batch_size]).to(device) for k in starts)
             logits = torch.cat([self.classifier.surrogate(batch) for batch in batches])
-            network = exact_network(self.model, self.model.config.input_shape)
-            assert network.head is not None  # a LipConvnet has one
-            distances = network.head.pair_distance_bounds()
-            return certify_logits(logits, distances, network.lipschitz)
+            nothing = torch.zeros(len(logits), dtype=torch.float64)
+            return certificates_from(
+                logits, self.network.pair_bounds, nothing, self.network.lipschitz, proved=False
+            )
 
     def _attack(self, image: Tensor, certificates: Certificates) -> Attack | None:
-        if self.model.config.num_classes < 2:
+        if len(self.network.classes) < 2:
             return None
         balls = self._balls(image.to(self.classifier.device), certificates)
         nearest = attack_quickly(balls)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipcert.errors import ArgumentError, choose
-from lipcert.functional.series import SERIES
+from lipcert.kernels.series import SERIES
 from lipcert.paper.tables import Network
 from lipcert.training.config import TrainConfig
 
@@ -93,6 +93,7 @@ def is_paper_budget(config: TrainConfig) -> bool:
         threads=config.threads,
         checkpoint_every=config.checkpoint_every,
         tensorboard=config.tensorboard,
+        muon_step=config.muon_step,  # of Muon, which is not the paper's optimizer
         # The series is an option of SOC layers alone.
         series=PAPER.series if config.conv == "soc" else config.series,
     )
@@ -117,6 +118,8 @@ def budget_label(config: TrainConfig) -> str:
     number, unit = (config.epochs, "epoch") if config.minutes is None else (config.minutes, "minute")
     length = f"{number:g} {unit}{'s' * (number != 1)}"
     parts = [length, f"width {config.width}", f"{config.schedule} schedule"]
+    if config.optimizer == "muon":
+        parts.append(f"Muon step {config.muon_step:g}")
     if config.lr != PAPER.lr:
         parts.append(f"lr {config.lr:g}")
     if config.conv == "soc" and config.series != PAPER.series:
@@ -141,6 +144,8 @@ def budget_label(config: TrainConfig) -> str:
         parts.append(f"images of {config.image_size} pixels")
     if config.warmup != plain.warmup:
         parts.append(f"warmup {config.warmup:g}")
+    if config.ema:
+        parts.append(f"averaged by {config.ema:g}")
     if config.precision != plain.precision:
         parts.append(config.precision)
     return ", ".join(parts + apart)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipcert.errors import choose
 from lipcert.files import write_atomically
-from lipcert.functional.plane import Cone, PlaneMap, jacobians, linear_cones
+from lipcert.kernels.plane import Cone, PlaneMap, jacobians, linear_cones
 from lipcert.nn.activations import Householder, HouseholderOrder
 
 # From Okabe and Ito's palette, told apart under every common colour blindness. Pink is the identity.

@@ -74,10 +74,10 @@ def _refuse_mixture(source: Path, destination: Path) -> None:
                 "one of the two folders"
             )
     if (source / AUDIT).exists() and (source / FILE).exists():
-        attacked = json.loads((source / AUDIT).read_text(encoding="utf-8"))["weights_sha256"]
-        if attacked != read_records(source).weights_hash:
+        attacked = json.loads((source / AUDIT).read_text(encoding="utf-8"))["network_sha256"]
+        if attacked != read_records(source).network_hash:
             raise CheckpointError(
-                f"{source / AUDIT}: audits other weights than those of {source / FILE}; run `lipcert audit "
+                f"{source / AUDIT}: audits another network than that of {source / FILE}; run `lipcert audit "
                 f"{source}` again"
             )
 
@@ -129,14 +129,14 @@ def _portable(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compact(folder: Path) -> bytes:
-    from lipcert.training.loop import BEST
+    from lipcert.files import PROVED
 
     records = read_records(folder)
     outcomes = records.outcomes
-    if records.precision != "float64" or records.weights_file.name != BEST:
+    if records.network_file.name != PROVED:
         raise CheckpointError(
-            f"{folder / FILE}: expected the proved certificates of {BEST}, got those of "
-            f"{records.weights_file.name} in {records.precision}; run `lipcert certify {folder}` again"
+            f"{folder / FILE}: expected the certificates of {PROVED}, got those of "
+            f"{records.network_file.name}; run `lipcert certify {folder}` again"
         )
     if outcomes.index.tolist() != list(range(len(outcomes))):
         raise CheckpointError(f"{folder / FILE}: expected the first images of the test set in their order")

@@ -170,25 +170,25 @@ def revise(run: Run) -> Revised:
 def _revised(run: Run) -> dict[str, Any]:
     from lipcert.certify.curve import RADII, certified_accuracy
     from lipcert.certify.estimate import layer_estimates
-    from lipcert.certify.radii import certify
+    from lipcert.certify.network_file import read_network
     from lipcert.data.dataset import to_float
     from lipcert.data.sources import load as load_data
-    from lipcert.models.storage import load as load_model
-    from lipcert.training.loop import BEST
+    from lipcert.files import PROVED
 
-    model = load_model(run.folder / BEST)
+    network = read_network(run.folder / PROVED)
     images = load_data(run.config.data, split="test", image_size=run.config.image_size)
-    estimates = layer_estimates(model, iterations=POWER_ITERATIONS)
-    between = math.prod(value for path, value in estimates.items() if path not in ("normalize", "head"))
-    proved = certify(model, to_float(images.images))
+    # The first operator is the normalisation, the last one the head's matrix.
+    normalize, *between_them, _ = layer_estimates(network, iterations=POWER_ITERATIONS)
+    between = math.prod(between_them)
+    proved = network.certify(to_float(images.images))
     standard = float((proved.prediction == images.labels).double().mean())
     if abs(standard - run.summary.test["best"]["standard"]) > SAME_MODEL:
         raise CheckpointError(
-            f"{run.folder / BEST}: classifies {standard:.2%} of the test images, but the run's summary says "
-            f"{run.summary.test['best']['standard']:.2%}; the file or the data is not that of the run"
+            f"{run.folder / PROVED}: classifies {standard:.2%} of the test images, but the run's summary "
+            f"says {run.summary.test['best']['standard']:.2%}; the file or the data is not that of the run"
         )
     # A radius is a margin divided by the constant, so another constant only rescales it.
-    scale = proved.lipschitz / (between * estimates["normalize"])
+    scale = proved.lipschitz / (between * normalize)
     accuracy = certified_accuracy(
         replace(proved, radius=proved.radius * scale), images.labels, list(RADII.values())
     )
@@ -198,5 +198,5 @@ def _revised(run: Run) -> dict[str, Any]:
             "certified": {name: accuracy[radius] for name, radius in RADII.items()},
         },
         "estimated_deviation": between - 1,
-        "proved_deviation": proved.lipschitz * float(model.normalize.std.min()) - 1,
+        "proved_deviation": proved.lipschitz / network.layers[0].lipschitz - 1,
     }

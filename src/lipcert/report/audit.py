@@ -32,12 +32,9 @@ class Audit:
         """How many certificates an attack broke."""
         return int(self.summary["broken"])
 
-    def is_of(self, weights_hash: str, precision: str) -> bool:
-        """Whether certificates of these very weights, in this precision, were attacked."""
-        return (self.summary.get("weights_sha256"), self.summary.get("precision")) == (
-            weights_hash,
-            precision,
-        )
+    def is_of(self, network_hash: str) -> bool:
+        """Whether certificates of this very network were attacked."""
+        return bool(self.summary.get("network_sha256") == network_hash)
 
 
 def read_audit(folder: Path) -> Audit | None:

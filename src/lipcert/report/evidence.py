@@ -10,18 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
-from lipcert.certify.bound_file import LayerBound, read_bound
 from lipcert.certify.curve import RADII
+from lipcert.certify.network_file import read_network
 from lipcert.certify.outcomes import Outcomes
-from lipcert.certify.radii import PROOFS
 from lipcert.certify.records import Records, read_records
 from lipcert.data.dataset import Dataset
 from lipcert.data.sources import load as load_data
 from lipcert.errors import CheckpointError, LipcertError
 from lipcert.report.audit import Audit, read_audit
-from lipcert.report.learned import LearnedAngles, read_angles
+from lipcert.report.learned import LearnedAngles, learned_angles
 from lipcert.training.metrics import ENVIRONMENT, METRICS, read_metrics
 from lipcert.training.run_folder import CONFIG
+
+PROOF = "proved, rounding included"
+"""What radii rest on."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,6 @@ class Evidence:
         options: of the training; empty if the network came without a run.
         environment: versions and machine of the training; empty if unknown.
         epochs: records of metrics.jsonl of kind "epoch".
-        bound: the proved constants, layer by layer.
         angles: of the learned activations.
         audit: what attacks found, if they were asked.
         images: uint8 (M, C, H, W), those that the records speak of; None if they are not here.
@@ -45,7 +46,6 @@ class Evidence:
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     epochs: Sequence[Mapping[str, Any]] = ()
-    bound: Sequence[LayerBound] = ()
     angles: tuple[LearnedAngles, ...] = ()
     audit: Audit | None = None
     images: Tensor | None = None
@@ -71,29 +71,19 @@ class Evidence:
         return self.records.data_hash
 
     @property
-    def proof(self) -> str:
-        """What the radii rest on."""
-        return PROOFS[self.records.precision]
-
-    @property
     def network(self) -> str:
-        """The network in a few words, as far as the records tell."""
-        model = self.records.model
-        if "depth" not in model:
-            return "A network"
-        head = "LLN" if model["head"] == "lln" else model["head"]
-        return f"LipConvnet-{model['depth']} ({model['conv'].upper()}, {model['activation']}, {head} head)"
+        """The network in a few words."""
+        return self.records.network
 
     @cached_property
     def sentence(self) -> str:
         """The whole result in one sentence."""
         accuracy = self.outcomes.accuracy()
         first = next(iter(RADII))
-        known = "proved" if self.records.precision == "float64" else "certified (rounding measured)"
         images = f"{accuracy.count:,} {self.records.data} test images"
         return (
             f"{self.network} classifies {accuracy.standard:.1%} of {images} correctly; for "
-            f"{accuracy[RADII[first]]:.1%} it is {known} that no change of l2 norm up to {first} can alter "
+            f"{accuracy[RADII[first]]:.1%} it is proved that no change of l2 norm up to {first} can alter "
             "that."
         )
 
@@ -109,13 +99,10 @@ class Evidence:
         """Where every number comes from, as names and values."""
         records, machine = self.records, self.environment
         rows = [
-            (
-                "Network",
-                f"{self.network}, width {records.model['width']}" if "width" in records.model else "",
-            ),
-            ("Weights", f"{records.weights_file.name}, SHA-256 {records.weights_hash}"),
+            ("Network", self.network),
+            ("Proved file", f"{records.network_file.name}, SHA-256 {records.network_hash}"),
             ("Images", f"{records.data}, {len(self.outcomes):,} test images, SHA-256 {records.data_hash}"),
-            ("Precision", f"{records.precision}: {self.proof}"),
+            ("Proof", PROOF),
             ("Certified with", records.versions),
             ("Certified on", records.machine),
             (
@@ -144,7 +131,12 @@ def read_evidence(folder: Path, name: str | None = None) -> Evidence:
         raise CheckpointError(f"{folder}: no such folder; expected the folder of a run")
     records = read_records(folder)
     run = next((place for place in (folder, folder.resolve().parent) if (place / CONFIG).is_file()), None)
-    weights = records.weights_file if records.weights_file.is_file() else None
+    network = read_network(records.network_file) if records.network_file.is_file() else None
+    if network is not None and network.hash != records.network_hash:
+        raise CheckpointError(
+            f"{folder}: {records.network_file.name} is another network than the certified one; run `lipcert "
+            f"certify {folder}` again"
+        )
     audit = read_audit(folder)
     return Evidence(
         name=folder.resolve().name if name is None else name,
@@ -152,16 +144,15 @@ def read_evidence(folder: Path, name: str | None = None) -> Evidence:
         options={} if run is None else _read_toml(run / CONFIG),
         environment={} if run is None else _read_json(run / ENVIRONMENT),
         epochs=[] if run is None else _epochs(run),
-        bound=read_bound(folder),
-        angles=() if weights is None else read_angles(weights),
-        audit=audit if audit is None or audit.is_of(records.weights_hash, records.precision) else None,
+        angles=() if network is None else learned_angles(network),
+        audit=audit if audit is None or audit.is_of(records.network_hash) else None,
         images=_images(records),
     )
 
 
 def _images(records: Records) -> Tensor | None:
     """The images of the records if they are on this machine and the same ones, else None."""
-    size = records.model.get("image_size")
+    size = records.input_shape[1]
     try:
         found: Dataset = load_data(
             records.data,

@@ -8,10 +8,9 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from lipcert.certify.bound_file import LayerBound
 from lipcert.certify.curve import RADII, shown, shown_bound
 from lipcert.errors import ArgumentError
-from lipcert.report.evidence import Evidence
+from lipcert.report.evidence import PROOF, Evidence
 from lipcert.report.figures import Picture, comparison_pictures, run_pictures
 from lipcert.report.gallery import gallery
 from lipcert.report.per_class import class_rows
@@ -78,7 +77,7 @@ def accuracy_line(run: Evidence) -> Line:
     """The accuracies of a run, from its records."""
     accuracy = run.outcomes.accuracy()
     values = {"standard": 100 * accuracy.standard} | {k: 100 * accuracy[r] for k, r in RADII.items()}
-    return Line(run.name, f"{accuracy.count:,} images, {run.proof}", values)
+    return Line(run.name, f"{accuracy.count:,} images, {PROOF}", values)
 
 
 def _lines(run: Evidence, comparison: Comparison) -> list[Line]:
@@ -97,7 +96,7 @@ def _one(run: Evidence, comparison: Comparison) -> dict[str, Any]:
         "pictures": _svgs(run_pictures(run, comparison.reported)),
         "shelves": shelves,
         "class_rows": class_rows(run.outcomes, run.classes),
-        "bound": _bound_rows(run.bound),
+        "bound": _bound_rows(run.records.layers),
     }
 
 
@@ -128,18 +127,26 @@ def option_differences(runs: Sequence[Evidence]) -> list[tuple[str, list[str]]]:
 
 @dataclass(frozen=True)
 class BoundRow:
-    """A layer of the bound, with its input and its constant as they are printed."""
+    """An operator of the network, with its input and its constant as they are printed."""
 
-    layer: LayerBound
+    path: str
+    layer: str
+    operator: str
     shape: str
     constant: str
 
 
-def _bound_rows(layers: Sequence[LayerBound]) -> list[BoundRow]:
-    rows = []
-    for layer in layers:
-        rows.append(BoundRow(layer, "×".join(map(str, layer.input_shape)), near_one(layer.bound)))
-    return rows
+def _bound_rows(layers: Sequence[Mapping[str, Any]]) -> list[BoundRow]:
+    return [
+        BoundRow(
+            layer["path"],
+            layer["layer"],
+            layer["operator"],
+            "×".join(map(str, layer["input_shape"])),
+            near_one(layer["lipschitz"]),
+        )
+        for layer in layers
+    ]
 
 
 def near_one(bound: float) -> str:

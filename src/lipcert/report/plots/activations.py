@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 
-from lipcert.functional.plane import PlaneMap, linear_cones
+from lipcert.kernels.plane import PlaneMap, linear_cones
 from lipcert.report.learned import LearnedAngles
 from lipcert.report.style import BLUE, FAINT, INK, ORANGE, SKY, VERMILLION, drawing
 
