@@ -25,9 +25,9 @@ import make_series
 from lipcert.benchmarks import work
 from lipcert.benchmarks.run import machine
 from lipcert.benchmarks.timing import Contender, measure
-from lipcert.proofs.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from lipcert.kernels.series import SERIES, Family, Series
 from lipcert.models.lipconvnet import lipconvnet
+from lipcert.proofs.modulus import polynomial_modulus_lower_bound, polynomial_modulus_upper_bound
 from lipcert.training.config import TrainConfig
 from lipcert.training.loop import train
 from lipcert.training.metrics import read_metrics
