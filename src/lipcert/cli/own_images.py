@@ -39,7 +39,8 @@ def certify_pictures(
         make_folder(out)
     pictures = [read_picture(file, network.input_shape, resize=resize) for file in files]
     pixels = torch.stack([picture for picture, _ in pictures])
-    with progress(f"certifying {len(files):,} pictures", quiet=as_json) as advance:
+    count = f"{len(files):,} picture{'s' * (len(files) != 1)}"
+    with progress(f"certifying {count}", quiet=as_json) as advance:
         found = network.certify(to_float(pixels), progress=advance)
     about = Images(
         None,
