@@ -121,16 +121,20 @@ SAME = 1e-4
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_with_the_same_global_batch(whole, doubled, tmp_path):
-    out, done = doubled
-    assert largest_difference(whole, out) < SAME
+def test_two_processes_equal_one_with_the_same_global_batch(tmp_path):
+    # One epoch: the longer a run, the likelier some image comes to lie within rounding of a kink of an
+    # activation, where gradients jump and the two runs part.
+    one, two, other = (tmp_path / name for name in ("one", "two", "other"))
+    options = [*OPTIONS, "--epochs", "1"]
+    succeeded(lipcert(*options, "--out", one))
+    done = succeeded(lipcert(*options, "--devices", "2", "--out", two))
+    assert largest_difference(one, two) < SAME
     assert done.stdout.count("everything is in") == 1  # one process speaks
-    alone, together = (json.loads((path / "summary.json").read_text()) for path in (whole, out))
-    assert together["steps"] == alone["steps"] == STEPS
+    alone, together = (json.loads((path / "summary.json").read_text()) for path in (one, two))
+    assert together["steps"] == alone["steps"] == STEPS // 3
     assert together["held_out"] == alone["held_out"]
-    # The comparison can fail: another order of the same images is far beyond the tolerance.
-    succeeded(lipcert(*OPTIONS, "--seed", "1", "--out", tmp_path))
-    assert largest_difference(whole, tmp_path) > 100 * SAME
+    succeeded(lipcert(*options, "--seed", "1", "--out", other))
+    assert largest_difference(one, other) > 100 * SAME
 
 
 @pytest.mark.slow
