@@ -56,6 +56,11 @@ class SkewOperator:
         self.size = kernel_size(taps)
         on_cpu = taps.device.type == "cpu"
         self.as_matrix = self.size == 1 or (on_cpu and height * width <= MATRIX_PIXELS)
+        # oneDNN likes channels last, but has no float64; torch's own convolution is faster without.
+        exact = on_cpu and taps.dtype == torch.float64
+        self.layout = torch.contiguous_format if exact else torch.channels_last
+        # The matrix of a 2x2 map has 16 c^2 entries, the kernel 9 c^2: for one map reading them is all.
+        self.fewest_for_matrix = 2 if exact and self.size > 1 else 0
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
         self._rows: dict[int, Tensor] = {}
 
@@ -82,7 +87,7 @@ class SkewOperator:
 
     @_constant
     def _kernel(self) -> Tensor:
-        return kernel_from_taps(self.taps.detach()).contiguous(memory_format=torch.channels_last)
+        return kernel_from_taps(self.taps.detach()).contiguous(memory_format=self.layout)
 
     def series(
         self,
@@ -119,7 +124,7 @@ class SkewOperator:
 
     def enter(self, x: Tensor) -> Tensor:
         """Maps in the order that convolutions like."""
-        return x.contiguous(memory_format=torch.channels_last)
+        return x.contiguous(memory_format=self.layout)
 
     def apply(self, x: Tensor, factor: float = 1.0, *added: tuple[Tensor, float]) -> Tensor:
         """Return factor * A x + sum of coefficient * map, with all channels; without gradient."""
@@ -138,7 +143,7 @@ class SkewOperator:
     def _shifted(self, x: Tensor, keep: int, factor: float, shift: float) -> Tensor:
         """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
-        if not self.as_matrix:
+        if not self.as_matrix or n < self.fewest_for_matrix:
             kernel = self._kernel[:keep, :i]
             if kernel.numel() < x.numel() and (factor != 1.0 or shift):
                 # Cheaper in the kernel than on the map.
