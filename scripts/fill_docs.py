@@ -200,6 +200,7 @@ def budgets(folder: Path = RESULTS) -> str:
         [
             str(run.config.width),
             f"{run.summary.epochs:.0f}",
+            f"{run.config.optimizer}{', averaged' if run.config.ema else ''}",
             run.config.series,
             f"{run.config.lr:g}",
             str(4 if run.config.crop is None else run.config.crop),
@@ -208,7 +209,17 @@ def budgets(folder: Path = RESULTS) -> str:
         ]
         for run in sorted(runs, key=_core_hours)
     ]
-    head = ["width", "epochs", "series", "lr", "crops padded by", "core hours", "standard", *RADII]
+    head = [
+        "width",
+        "epochs",
+        "optimizer",
+        "series",
+        "lr",
+        "crops padded by",
+        "core hours",
+        "standard",
+        *RADII,
+    ]
     return _table(head, rows, numbers=len(head))
 
 

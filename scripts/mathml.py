@@ -13,7 +13,8 @@ GREEK = {
     "Theta": "Θ", "ell": "ℓ", "partial": "∂", "infty": "∞",
 }  # fmt: skip
 OPERATORS = {
-    "le": "≤", "ge": "≥", "approx": "≈", "ne": "≠", "cdot": "⋅", "pm": "±", "times": "×", "dots": "…", "cdots": "⋯",
+    "le": "≤", "ge": "≥", "approx": "≈", "ne": "≠", "cdot": "⋅", "pm": "±", "times": "×", "dots": "…",
+    "cdots": "⋯",
     "in": "∈", "leftarrow": "←", "to": "→", "mapsto": "↦", "sum": "∑",
 }  # fmt: skip
 FENCES = {"lVert": "‖", "rVert": "‖", "|": "‖", "lvert": "|", "rvert": "|", "{": "{", "}": "}"}
