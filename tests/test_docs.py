@@ -145,13 +145,22 @@ def test_the_layer_that_is_shown_whole_works(
     assert all(float(radius) > 0 for radius in radii)
 
 
-def test_the_network_that_is_shown_whole_trains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_network_that_is_shown_whole_trains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it saves what it proves
     source = next(shown.text for shown in PYTHON if shown.page.name == "own-network.md")
     assert "range(10)" in source
     torch.manual_seed(0)
     exec(compile(source.replace("range(10)", "range(2)"), "docs/own-network.md", "exec"), {})
     printed = capsys.readouterr().out
     assert float(re.search(r"([\d.]+)% right", printed)[1]) > 60  # type: ignore[index]
+
+
+def test_the_forward_of_ones_own_that_is_shown_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    source = [shown.text for shown in PYTHON if shown.page.name == "own-network.md"][1]
+    exec(compile(source, "docs/own-network.md", "exec"), {"__name__": "docs"})
+    assert capsys.readouterr().out.count("SkewPolynomial") == 3
 
 
 LINKS = [
