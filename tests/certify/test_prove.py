@@ -3,10 +3,12 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import lipcert as lc
 from lipcert.certify.network import ProvedNetwork
@@ -387,3 +389,36 @@ def test_a_network_is_made_of_proved_operators_only() -> None:
     with pytest.raises(ArgumentError, match=r"classes: expected one name per logit, got 3 for \(2,\)"):
         ProvedNetwork(proved, (2,), ("a", "b", "c"))
     assert ProvedNetwork(proved, (2,), ("a", "b")).lipschitz == 1.0
+
+
+@pytest.mark.parametrize("change", [nn.utils.weight_norm, lambda layer: prune.identity(layer, "weight")])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_that_a_hook_computes_are_refused(change: Callable[[nn.Linear], nn.Module]) -> None:
+    model = nn.Sequential(nn.Flatten(), change(nn.Linear(4, 2)))
+    with pytest.raises(NotProvedError, match=r"computed by a hook|cannot be copied"):
+        lc.prove(model, (1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "message"),
+    [
+        (None, (1, 2, 2), None, "model: expected a torch.nn.Module, got NoneType"),
+        (nn.Linear(4, 2), 5, None, r"input_shape: expected integers such as \(3, 32, 32\), got 5"),
+        (nn.Linear(4, 2), (0,), None, "input_shape: expected positive sides"),
+        (nn.Linear(4, 2), (4,), 5, "classes: expected 2 names, one for each logit, got 5"),
+        (nn.Linear(4, 2, device="meta"), (4,), None, "model: cannot be copied and converted to float64"),
+    ],
+    ids=["none", "number", "empty", "classes", "meta"],
+)
+def test_arguments_of_another_kind_are_refused(model: Any, shape: Any, classes: Any, message: str) -> None:
+    with pytest.raises(LipcertError, match=message):
+        lc.prove(model, shape, classes)
+
+
+@pytest.mark.parametrize(
+    "change", [Tensor.to_sparse, lambda images: images.to("meta")], ids=["sparse", "meta"]
+)
+def test_images_without_numbers_in_them_are_refused(change: Callable[[Tensor], Tensor]) -> None:
+    proved = lc.prove(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+    with pytest.raises(ArgumentError, match="images: expected a dense tensor"):
+        proved.certify(change(torch.rand(1, 1, 2, 2)))

@@ -333,3 +333,52 @@ def test_a_factor_behind_the_head_keeps_the_distances_of_its_rows() -> None:
     cooled = lc.prove(Own(lambda m, x: m.head(x.flatten(1)) * 0.25, head=head), SHAPE)
     images = torch.rand(8, *SHAPE)
     torch.testing.assert_close(cooled.certify(images).radius, plain.certify(images).radius)
+
+
+def _view(m: Any, x: Tensor) -> Tensor:
+    y = x * 1.0
+    z = y.flatten(1)
+    y *= -1.0  # z is a view of y
+    return m.head(z)  # type: ignore[no-any-return]
+
+
+def _out(m: Any, x: Tensor) -> Tensor:
+    z = x * 1.0
+    torch.cat([x * -1.0], 1, out=z)
+    return m.head(z.flatten(1))  # type: ignore[no-any-return]
+
+
+def _own_tensor(m: Any, x: Tensor) -> Tensor:
+    table = m.inner.weight
+    table += 0.0
+    return m.head(x.flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (_view, "a change in place of a value with other names in Own"),
+        (_out, "the function cat with other arguments in Own"),
+        (_own_tensor, "Own"),
+        (lambda m, x: m.head(m.inner.weight), "a tensor of its own"),
+        (lambda m, x: m.head(x.flatten(1)) * 10**400, "beyond all floats"),
+    ],
+    ids=["view", "out", "own tensor", "module on a parameter", "overflow"],
+)
+def test_what_would_be_read_wrongly_is_refused(
+    forward: Callable[[Any, Tensor], Tensor], message: str
+) -> None:
+    with pytest.raises(LipcertError, match=message):
+        lc.prove(Own(forward, **parts()), SHAPE)
+
+
+def test_a_number_counts_as_it_is_when_it_is_used() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        factor = torch.ones(1)
+        y = x * factor
+        factor *= -1
+        return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+    model, images = Own(forward, head=linear(3)).double(), torch.rand(3, *SHAPE, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(lc.prove(model, SHAPE).logits(images), model(images))

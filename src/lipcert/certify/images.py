@@ -169,6 +169,10 @@ def check_images(images: Tensor, expected: Shape) -> None:
     """Refuse, with one sentence, whatever is not a batch of images of shape `expected` in [0, 1]."""
     if not isinstance(images, Tensor):
         raise ArgumentError(f"images: expected a torch.Tensor, got {type(images).__name__}")
+    if images.is_nested or images.layout != torch.strided or images.device.type == "meta":
+        raise ArgumentError(
+            "images: expected a dense tensor with numbers in it, got a sparse, nested or meta one"
+        )
     if images.dim() != 4:
         hint = "; add the batch axis with images[None]" if images.dim() == 3 else ""
         raise ArgumentError(f"images: expected a batch (N, C, H, W), got shape {tuple(images.shape)}{hint}")

@@ -1,6 +1,7 @@
 """From a trainable model to a proved network: freeze in float64, bound every operator, bound its rounding."""
 
 import copy
+from collections.abc import Iterable
 from collections.abc import Sequence as Names
 from typing import TYPE_CHECKING
 
@@ -48,14 +49,25 @@ def prove(
     >>> prove(model, (1, 2, 2), ["cat", "dog"]).lipschitz
     4.0
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
     shape = input_shape_of(model, input_shape)
-    exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
+    try:
+        exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise NotProvedError(f"model: cannot be copied and converted to float64 ({reason})") from error
     with torch.inference_mode(False), torch.no_grad():
-        operator = read_model(exact, shape, _prove)
-        made = operator.output_shape(shape)
+        try:
+            operator = read_model(exact, shape, _prove)
+            made = operator.output_shape(shape)
+        except RecursionError as error:
+            raise NotProvedError("model: its branches are nested too deeply to be proved") from error
     if len(made) != 1:
         raise ArgumentError(f"model: expected one number per class at its end, got outputs of shape {made}")
+    if classes is not None and not isinstance(classes, Iterable):
+        raise ArgumentError(f"classes: expected {made[0]} names, one for each logit, got {classes!r}")
     names = tuple(f"class {k}" for k in range(made[0])) if classes is None else tuple(map(str, classes))
     if len(names) != made[0]:
         raise ArgumentError(f"classes: expected {made[0]} names, one for each logit, got {len(names)}")

@@ -1,5 +1,6 @@
 """From a model to operators: modules are read by their type, forwards of one's own are traced."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,22 @@ def _flatten(module: nn.Flatten) -> Operator:
     return Reshape()
 
 
+def _linear(module: nn.Linear) -> Operator:
+    if not {"weight", "bias"} <= module._parameters.keys() or module.weight.is_complex():
+        raise NotProvedError(
+            "its weight is computed by a hook (as weight_norm, spectral_norm and prune do), or complex; "
+            "remove that first (torch.nn.utils.remove_weight_norm, prune.remove)"
+        )
+    return Matrix(
+        module.weight.detach().clone(), None if module.bias is None else module.bias.detach().clone()
+    )
+
+
 PLAIN: dict[type[nn.Module], Callable[[Any], Operator]] = {
     nn.Identity: lambda module: Sequence(()),
     nn.Dropout: lambda module: Sequence(()),
     nn.Flatten: _flatten,
-    nn.Linear: lambda module: Matrix(
-        module.weight.detach().clone(), None if module.bias is None else module.bias.detach().clone()
-    ),
+    nn.Linear: _linear,
 }
 """Modules of torch that are known, by exact type, as they are in evaluation mode."""
 
@@ -59,7 +69,8 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
         if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
             parts: list[Operator] = []
             for name, child in module._modules.items():
-                assert child is not None, "a Sequential cannot run None"
+                if child is None:
+                    raise NotProvedError(f"{path or 'model'}: a Sequential with None in it cannot run")
                 parts.append(read(child, shape, f"{path}.{name}" if path else name))
                 shape = parts[-1].output_shape(shape)
             return Sequence.of(*parts)
@@ -91,4 +102,10 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
             f"input_shape: {type(model).__name__} does not say which images it takes; "
             "pass the shape of one, such as (3, 32, 32)"
         )
-    return tuple(shape)
+    try:
+        sides = tuple(map(operator.index, shape))
+    except TypeError as error:
+        raise ArgumentError(f"input_shape: expected integers such as (3, 32, 32), got {shape!r}") from error
+    if not sides or min(sides) < 1:
+        raise ArgumentError(f"input_shape: expected positive sides such as (3, 32, 32), got {shape!r}")
+    return sides

@@ -95,6 +95,12 @@ class _Tracer(fx.Tracer):
         """The forward of the class, without hooks and without what was put on an instance."""
         return super().call_module(m, partial(type(m).forward, m), args, kwargs)
 
+    def create_arg(self, a: Any) -> Any:
+        """A tensor of one element is a number, as it is now: a forward may change it later."""
+        if isinstance(a, torch.Tensor) and a.numel() == 1 and not a.is_complex():
+            return float(a)
+        return super().create_arg(a)
+
     def proxy(self, node: fx.Node) -> _Value:
         """The symbol that stands for what a node makes."""
         return _Value(node, self)
@@ -221,8 +227,11 @@ class _Graph:
     def _function(self, node: fx.Node) -> Step:
         if node.target in IN_PLACE:
             changed = node.args[0]
-            assert isinstance(changed, fx.Node), "only a symbol is changed in place"
-            if not self._is_new(changed) or any(user > node for user in changed.users):
+            if not isinstance(changed, fx.Node) or changed not in self.steps:
+                raise self._refused("a change in place of a tensor of its own", "compute a new one")
+            others = [user for user in changed.users if user is not node]
+            # A view that was made before changes with it, wherever it is read.
+            if not self._is_new(changed) or any(user > node or not self._is_new(user) for user in others):
                 raise self._refused("a change in place of a value with other names", "write x = x + y")
         target = IN_PLACE.get(node.target, node.target)
         name = FUNCTIONS.get(target) if node.op == "call_function" else str(target)
@@ -252,7 +261,10 @@ class _Graph:
     def _with_number(self, name: str, arguments: list[Any], shape: Shape) -> Operator:
         """Sum, difference, product or quotient of x and one number; or -x."""
         first = isinstance(arguments[0], fx.Node)
-        number = float(next((a for a in arguments if not isinstance(a, fx.Node)), 0.0))
+        try:
+            number = float(next((a for a in arguments if not isinstance(a, fx.Node)), 0.0))
+        except OverflowError as error:
+            raise ArgumentError("expected a number that is finite, got one beyond all floats") from error
         channels = torch.ones(shape[0], dtype=torch.float64, device="cpu")
         if name == "mul":
             return WeightedSum((Sequence(()),), (number,))
@@ -281,6 +293,8 @@ class _Graph:
     def _concatenation(self, node: fx.Node, arguments: list[Any], options: dict[str, Any]) -> Step:
         given = arguments[0] if arguments else options.get("tensors")
         axis = arguments[1] if len(arguments) > 1 else options.get("dim", options.get("axis", 0))
+        if options.keys() - {"tensors", "dim", "axis"} or len(arguments) > 2:
+            raise self._unknown("cat with other arguments")
         if (
             not isinstance(given, (list, tuple))
             or not all(isinstance(a, fx.Node) for a in given)
@@ -311,10 +325,14 @@ class _Graph:
         return f"{self.path}.{node.name}" if self.path else node.name
 
     def _shape(self, node: fx.Node) -> Shape:
+        if node not in self.steps:
+            raise self._refused(
+                f"a tensor of its own ({node.name})", "compute with what the forward is given"
+            )
         return self.steps[node].shape
 
     def _value(self, argument: Any) -> Any:
-        """A number that the module keeps as a tensor of one element is a number."""
+        """A parameter or buffer of one element is a number."""
         if isinstance(argument, (list, tuple)):
             return [self._value(item) for item in argument]
         if not isinstance(argument, fx.Node) or argument.op != "get_attr":
@@ -322,7 +340,7 @@ class _Graph:
         value: Any = self.module
         for part in str(argument.target).split("."):
             value = getattr(value, part)
-        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.is_complex():
             raise self._refused(
                 f"the tensor {argument.target}", "only single numbers may be added or multiplied"
             )

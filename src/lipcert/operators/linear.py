@@ -29,7 +29,7 @@ class Matrix(Operator):
     bias: Tensor | None
 
     def __post_init__(self) -> None:
-        if self.weight.dim() != 2:
+        if self.weight.dim() != 2 or not self.weight.numel():
             raise ArgumentError(f"weight: expected (outputs, inputs), got shape {tuple(self.weight.shape)}")
         check_bias(self.bias, len(self.weight))
 
