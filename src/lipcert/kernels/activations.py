@@ -10,7 +10,7 @@ underflow. They are errors of evaluation: in exact arithmetic every map here is 
 """
 
 import math
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipcert.errors import ArgumentError
+from lipcert.kernels.eager import eager
+from lipcert.kernels.functions import Flags, OfSamples
 
 CHANNELS_LAST = torch.channels_last
 SHORT_RUN = 32
@@ -63,21 +65,20 @@ def halves(z: Tensor) -> tuple[Tensor, Tensor]:
     return z1, z2
 
 
-def _empty_halves(z: Tensor, z1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """An empty tensor like z, and places for its halves that are laid out like z1."""
+def _fill_halves(z: Tensor, z1: Tensor, write: Callable[[Tensor, Tensor], object]) -> Tensor:
+    """A tensor like z, whose halves are what `write` puts into two places that are laid out like z1.
+
+    The places are the halves themselves where the layouts agree, and packed ones that are copied over else.
+    """
     y = torch.empty_like(z)
     first, second = y.chunk(2, dim=1)
     if first.stride() == z1.stride():
-        return y, first, second
-    return y, torch.empty_like(z1), torch.empty_like(z1)
-
-
-def _join(y: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
-    """The tensor whose places for halves have been filled; packed ones are copied over."""
-    first, second = y.chunk(2, dim=1)
-    if first.data_ptr() != y1.data_ptr():
-        first.copy_(y1)
-        second.copy_(y2)
+        write(first, second)
+        return y
+    packed_first, packed_second = torch.empty_like(z1), torch.empty_like(z1)
+    write(packed_first, packed_second)
+    first.copy_(packed_first)
+    second.copy_(packed_second)
     return y
 
 
@@ -87,17 +88,21 @@ def apply(function: type[torch.autograd.Function], *arguments: Tensor) -> Tensor
     return result
 
 
-class _Exchange(torch.autograd.Function):
+class _Exchange(OfSamples):
     """The linear map that swaps the pairs without `keep`; its own transpose, so also its own backward."""
+
+    samples = (0, 1)
 
     @staticmethod
     def forward(z: Tensor, keep: Tensor) -> Tensor:
         z1, z2 = halves(z)
         weight = as_weights(keep, z.dtype)
-        y, y1, y2 = _empty_halves(z, z1)
-        torch.lerp(z2, z1, weight, out=y1)
-        torch.lerp(z1, z2, weight, out=y2)
-        return _join(y, y1, y2)
+
+        def write(y1: Tensor, y2: Tensor) -> None:
+            torch.lerp(z2, z1, weight, out=y1)
+            torch.lerp(z1, z2, weight, out=y2)
+
+        return _fill_halves(z, z1, write)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -109,7 +114,17 @@ class _Exchange(torch.autograd.Function):
         return apply(_Exchange, grad, keep), None
 
 
-class _MaxMin(torch.autograd.Function):
+class _Larger(Flags):
+    """Where the first of a pair is larger."""
+
+    @staticmethod
+    def forward(z: Tensor) -> Tensor:
+        z1, z2 = halves(z)
+        # Compare into z's own dtype, then to bool: a direct comparison to bool is not vectorised.
+        return torch.gt(z1, z2, out=torch.empty_like(z1)).to(torch.bool)
+
+
+class _MaxMin(OfSamples):
     @staticmethod
     def forward(z: Tensor) -> Tensor:
         z1, z2 = z.chunk(2, dim=1)
@@ -122,9 +137,7 @@ class _MaxMin(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         if ctx.needs_input_grad[0]:
-            z1, z2 = halves(inputs[0])
-            # Compare into z's own dtype, then to bool: a direct comparison to bool is not vectorised.
-            ctx.save_for_backward(torch.gt(z1, z2, out=torch.empty_like(z1)).to(torch.bool))
+            ctx.save_for_backward(apply(_Larger, inputs[0]))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -132,6 +145,7 @@ class _MaxMin(torch.autograd.Function):
         return apply(_Exchange, grad, keep)
 
 
+@eager
 def maxmin(z: Tensor) -> Tensor:
     r"""MaxMin, :math:`(z_1, z_2) \mapsto (\max(z_1, z_2), \min(z_1, z_2))` on every pair of channels.
 
@@ -177,10 +191,13 @@ def _is_channels_last(z: Tensor) -> bool:
     return z.is_contiguous(memory_format=torch.channels_last) and not z.is_contiguous()
 
 
-@cache
-def quarter_turn(dtype: torch.dtype) -> float:
-    """Half of pi as stored in `dtype`."""
-    return float(torch.tensor(math.pi / 2, dtype=dtype, device="cpu"))
+QUARTER_TURN = {
+    torch.float64: 1.5707963267948966,
+    torch.float32: 1.5707963705062866,
+    torch.float16: 1.5703125,
+    torch.bfloat16: 1.5703125,
+}
+"""Half of pi as each dtype stores it; numbers, so that nothing is read from a tensor."""
 
 
 def deviation(theta: Tensor) -> Tensor:
@@ -190,7 +207,7 @@ def deviation(theta: Tensor) -> Tensor:
     as MaxMin to the bit; the cosine of float32's pi/2 would be -4.4e-8.
     """
     wide = theta.to(torch.promote_types(theta.dtype, torch.float32))
-    return wide - quarter_turn(theta.dtype)
+    return wide - QUARTER_TURN[theta.dtype]
 
 
 def boundary(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,12 +217,25 @@ def boundary(theta: Tensor) -> tuple[Tensor, Tensor]:
     return cosine + sine, cosine - sine
 
 
-class _Reflect(torch.autograd.Function):
+class _Near(Flags):
+    """Which pairs are on the side of their line that stays."""
+
+    @staticmethod
+    def forward(z: Tensor, theta: Tensor) -> Tensor:
+        z1, z2 = halves(z)
+        sine, cosine = boundary(theta)
+        a, b = per_channel(torch.stack((sine, -cosine)), z1)
+        return torch.mul(z1, a).addcmul_(z2, b).gt_(0).to(torch.bool)
+
+
+class _Reflect(OfSamples):
     """Reflect the pairs without `keep` by the matrix (cos, sin; sin, -cos) of their theta.
 
     For fixed flags the map is linear in z and symmetric, so it carries gradients back as it carries z
     forward, and d y / d theta = (-y2, y1) at the reflected pairs: for theta the output is enough.
     """
+
+    samples = (0, 2)
 
     @staticmethod
     def forward(z: Tensor, theta: Tensor, keep: Tensor) -> Tensor:
@@ -214,10 +244,12 @@ class _Reflect(torch.autograd.Function):
         sine, cosine = turn.cos(), -turn.sin()
         c, s, minus_c = per_channel(torch.stack((cosine, sine, -cosine)), z1)
         weight = as_weights(keep, z.dtype)
-        y, y1, y2 = _empty_halves(z, z1)
-        torch.mul(z1, c, out=y1).addcmul_(z2, s).lerp_(z1, weight)
-        torch.mul(z1, s, out=y2).addcmul_(z2, minus_c).lerp_(z2, weight)
-        return _join(y, y1, y2)
+
+        def write(y1: Tensor, y2: Tensor) -> None:
+            torch.mul(z1, c, out=y1).addcmul_(z2, s).lerp_(z1, weight)
+            torch.mul(z1, s, out=y2).addcmul_(z2, minus_c).lerp_(z2, weight)
+
+        return _fill_halves(z, z1, write)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -362,6 +394,7 @@ def channel_sum(x: Tensor) -> Tensor:
     return x.sum((0, *range(2, x.dim())), dtype=wide)
 
 
+@eager
 def householder(z: Tensor, theta: Tensor) -> Tensor:
     r"""The Householder activation :math:`\sigma_\theta` of order 1 on every pair of channels.
 
@@ -386,14 +419,9 @@ def householder(z: Tensor, theta: Tensor) -> Tensor:
 
     Reference: Corollary 1 of the paper.
     """
-    z1, z2 = split(z, 2)
-    if theta.shape != (z1.shape[1],):
-        raise ArgumentError(f"theta: expected one angle per pair, ({z1.shape[1]},), got {tuple(theta.shape)}")
+    pairs = split(z, 2)[0].shape[1]
+    if theta.shape != (pairs,):
+        raise ArgumentError(f"theta: expected one angle per pair, ({pairs},), got {tuple(theta.shape)}")
     if z.dtype.itemsize == 2:
         return apply(_FoldByProducts if _has_short_runs(z) else _Fold, z, theta)
-    with torch.no_grad():
-        z1, z2 = halves(z)
-        sine, cosine = boundary(theta)
-        a, b = per_channel(torch.stack((sine, -cosine)), z1)
-        keep = torch.mul(z1, a).addcmul_(z2, b).gt_(0).to(torch.bool)
-    return apply(_Reflect, z, theta, keep)
+    return apply(_Reflect, z, theta, apply(_Near, z, theta))

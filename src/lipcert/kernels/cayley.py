@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.precision import without_autocast
 
 
@@ -32,31 +33,38 @@ def cayley_transform(matrices: Tensor) -> Tensor:
     with without_autocast(matrices):
         wide = matrices.shape[-2] < matrices.shape[-1]
         tall = matrices.mT if wide else matrices
-        result: Tensor = _CayleyTransform.apply(tall)  # type: ignore[no-untyped-call]
+        result: Tensor = _CayleyTransform.apply(tall)[0]  # type: ignore[no-untyped-call]
         return result.mT.contiguous() if wide else result
 
 
-class _CayleyTransform(torch.autograd.Function):
+class _CayleyTransform(OfWeights):
+    """The transform of tall matrices, with N."""
+
     @staticmethod
-    def forward(ctx: Any, matrices: Tensor) -> Tensor:
+    def forward(matrices: Tensor) -> tuple[Tensor, Tensor]:
         size = matrices.shape[-1]
         square, rest = matrices[..., :size, :], matrices[..., size:, :]
         total = square - square.mH
         if rest.shape[-2]:
             total = total + rest.mH @ rest
         total.diagonal(dim1=-2, dim2=-1).add_(1)
-        inverse = torch.linalg.inv(total)
-        ctx.save_for_backward(matrices, inverse)
+        # There always is an inverse, so that nobody has to wait for a check.
+        inverse = torch.linalg.inv_ex(total).inverse
         result = torch.empty_like(matrices)
         torch.mul(inverse, 2, out=result[..., :size, :])
         result[..., :size, :].diagonal(dim1=-2, dim2=-1).sub_(1)
         if rest.shape[-2]:
             result[..., size:, :] = -2 * rest @ inverse
-        return result
+        return result, inverse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[0], output[1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
         # dN = -N dA N with dA = dU - dU^H + dV^H V + V^H dV; each term's adjoint in turn.
         matrices, inverse = ctx.saved_tensors
         size = matrices.shape[-1]

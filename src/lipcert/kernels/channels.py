@@ -18,3 +18,9 @@ def space_to_depth(x: Tensor) -> Tensor:
     """
     n, c, height, width = x.shape
     return F.pixel_unshuffle(x, 2) if x.numel() else x.reshape(n, 4 * c, height // 2, width // 2)
+
+
+def with_channels(x: Tensor, count: int) -> Tensor:
+    """The first `count` channels of maps (N, C, H, W), or channels of zeros after them."""
+    missing = count - x.shape[1]
+    return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing > 0 else x[:, :count]

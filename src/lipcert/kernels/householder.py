@@ -18,6 +18,9 @@ from lipcert.kernels.activations import (
     split,
     turning_moment,
 )
+from lipcert.kernels.eager import eager
+from lipcert.kernels.functions import Flags, OfSamples
+from lipcert.kernels.precision import without_autocast
 
 MAX_ORDER = 128
 """Sector numbers 0 to 2n - 1 have to be exact in uint8 and in bfloat16."""
@@ -96,12 +99,23 @@ def _sector_index(z1: Tensor, z2: Tensor, theta: Tensor, widths: Tensor) -> Tens
     return index.to(torch.uint8)
 
 
-class _Sectors(torch.autograd.Function):
+class _Sector(Flags):
+    """Number of the sector of every pair."""
+
+    @staticmethod
+    def forward(z: Tensor, theta: Tensor, widths: Tensor) -> Tensor:
+        z1, z2 = z.chunk(2, dim=1)
+        return _sector_index(z1, z2, theta, widths)
+
+
+class _Sectors(OfSamples):
     """Apply to every pair the matrix of its sector: even ones reflect, odd ones turn clockwise.
 
     The transpose is the same map with the odd angles negated, and y turns by +1 (even) or -1 (odd) times the
     change of its angle; so the backward needs the output, the angles and the sector numbers only.
     """
+
+    samples = (0, 2)
 
     @staticmethod
     def forward(z: Tensor, turns: Tensor, index: Tensor) -> Tensor:
@@ -110,7 +124,7 @@ class _Sectors(torch.autograd.Function):
         # cos(a) = -sin(a - pi/2) and sin(a) = cos(a - pi/2) in the even rows.
         c = torch.stack((-sine[::2], cosine[1::2]), dim=1).flatten(0, 1)
         s = torch.stack((cosine[::2], sine[1::2]), dim=1).flatten(0, 1)
-        sign = c.new_tensor((1.0, -1.0)).repeat(len(c) // 2)[:, None]
+        sign = _alternating(c)
         tables = [per_channel(t, z1) for t in (c, s, sign * s, -sign * c)]
         number = index.to(z.dtype)
         picked = [t[0].expand_as(z1) for t in tables]
@@ -132,7 +146,7 @@ class _Sectors(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         turns, index, *output = ctx.saved_tensors
-        sign = turns.new_tensor((1.0, -1.0)).repeat(len(turns) // 2)[:, None]
+        sign = _alternating(turns)
         grad_z = apply(_Sectors, grad, turns * sign, index) if ctx.needs_input_grad[0] else None
         grad_turns = None
         if ctx.needs_input_grad[1]:
@@ -143,6 +157,14 @@ class _Sectors(torch.autograd.Function):
         return grad_z, grad_turns, None
 
 
+def _alternating(like: Tensor) -> Tensor:
+    """1, -1, 1, ... for the rows of `like`, (rows, 1); filled in where `like` is, not sent there."""
+    sign = like.new_ones(len(like), 1)
+    sign[1::2].neg_()
+    return sign
+
+
+@eager
 def householder_order(z: Tensor, theta: Tensor, widths: Tensor) -> Tensor:
     r"""The Householder activation :math:`\sigma_\Theta` of order n on every pair of channels.
 
@@ -172,8 +194,7 @@ def householder_order(z: Tensor, theta: Tensor, widths: Tensor) -> Tensor:
 
     Reference: Theorem 2 in the paper's appendix.
     """
-    z1, z2 = split(z, 2)
-    pairs = z1.shape[1]
+    pairs = split(z, 2)[0].shape[1]
     if theta.shape != (pairs,):
         raise ArgumentError(f"theta: expected one angle per pair, ({pairs},), got {tuple(theta.shape)}")
     if widths.dim() != 3 or widths.shape[::2] != (2, pairs) or widths.shape[1] >= MAX_ORDER:
@@ -183,9 +204,7 @@ def householder_order(z: Tensor, theta: Tensor, widths: Tensor) -> Tensor:
         )
     if not widths.shape[1]:
         return householder(z, theta)
-    with torch.no_grad():
-        index = _sector_index(z1, z2, theta, widths)
-    return apply(_Sectors, z, _sector_turns(theta, widths), index)
+    return apply(_Sectors, z, _sector_turns(theta, widths), apply(_Sector, z, theta, widths))
 
 
 def householder_chain(z: Tensor, theta: Tensor) -> Tensor:
@@ -248,7 +267,8 @@ def householder_nd(z: Tensor, vectors: Tensor) -> Tensor:
     wide = wide / wide.detach().abs().amax(1, keepdim=True)
     steps = -2 * wide / wide.square().sum(1, keepdim=True)
     shape = (*vectors.shape, *(1 for _ in z.shape[2:]))
-    for v, step in zip(wide.to(z.dtype).view(shape), steps.to(z.dtype).view(shape), strict=True):
-        side = (groups * v).sum(1, keepdim=True)
-        groups = torch.addcmul(groups, side.clamp(max=0), step)
+    with without_autocast(z):  # On GPUs it would make every sum float32, and with it what leaves the layer.
+        for v, step in zip(wide.to(z.dtype).view(shape), steps.to(z.dtype).view(shape), strict=True):
+            side = (groups * v).sum(1, keepdim=True)
+            groups = torch.addcmul(groups, side.clamp(max=0), step)
     return groups.flatten(1, 2)

@@ -13,13 +13,13 @@ Differences of weights cost a binary digit, and two in the gradient of the taps,
 error bound is derived for it, so it is for bfloat16, in which nothing is certified.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lipcert.kernels.channels import add_channels
+from lipcert.kernels.constants import constant
 
 HELD, PARTS = 5, 9
 PIXELS = [7, 8, 4, 3]
@@ -39,7 +39,7 @@ class _Tables(NamedTuple):
     both: Tensor
 
 
-@lru_cache(maxsize=8)
+@constant(kept=8)
 def _tables(dtype: torch.dtype, device: torch.device) -> _Tables:
     # Along one axis the parts are s, 1, 0, and their products reach both pixels, the first, the second.
     analysis = torch.tensor([[1, 1], [0, 1], [1, 0]], device="cpu")
@@ -57,9 +57,10 @@ class KaratsubaOperator:
 
     Args:
         taps: (5, c, c) of a skew 3x3 kernel, centre first.
+        scale: what the taps are multiplied by, a tensor with one element.
     """
 
-    def __init__(self, taps: Tensor) -> None:
+    def __init__(self, taps: Tensor, scale: Tensor | None = None) -> None:
         taps = taps.detach()
         self.channels = taps.shape[1]
         self.tables = _tables(taps.dtype, taps.device)
@@ -71,6 +72,8 @@ class KaratsubaOperator:
         torch.sub(down_right, down, out=weight[3]).sub_(weight[1])
         # The tap to the left is the negated transpose of that to the right.
         torch.sub(down_left, weight[2], out=weight[4]).add_(right.T.contiguous())
+        if scale is not None:
+            weight.mul_(scale)
 
     def enter(self, x: Tensor) -> Tensor:
         """(N, i, 2, 2) -> (9, N, i)."""

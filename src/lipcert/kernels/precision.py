@@ -18,6 +18,18 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def without_tf32() -> AbstractContextManager[object]:
+    """Context in which cuDNN convolves float32 in float32; GPUs that can round its factors to 11 bits."""
+    cudnn = torch.backends.cudnn
+    flags: AbstractContextManager[object] = cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=cudnn.benchmark,
+        deterministic=cudnn.deterministic,
+        allow_tf32=False,
+    )
+    return flags
+
+
 def at_least_single(tensor: Tensor) -> Tensor:
     """The tensor itself in float32 or float64, else a float32 copy: LAPACK knows no half precision.
 

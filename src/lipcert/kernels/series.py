@@ -1,6 +1,6 @@
 """The polynomials p of SOC: which one runs where, and what is known of |p(iy)|.
 
-The coefficients are computed once by `scripts/make_series.py`; a test proves their bounds again from the
+The coefficients are computed once by `tools/make_series.py`; a test proves their bounds again from the
 numbers that are checked in.
 """
 

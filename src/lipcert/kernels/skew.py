@@ -1,8 +1,8 @@
 """Skew-symmetric convolutions A on zero-padded maps, A^T = -A, and polynomials in them."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, wraps
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipcert.kernels.channels import add_channels
+from lipcert.kernels.constants import may_be_kept
+from lipcert.kernels.eager import eager
+from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.karatsuba import KaratsubaOperator, karatsuba_pays
 from lipcert.kernels.precision import without_autocast
 from lipcert.kernels.taps import fold_gradient, kernel_from_taps, kernel_size
@@ -18,19 +21,24 @@ from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
 
-
 Made = TypeVar("Made")
 
 
-def _constant(make: Callable[[Any], Made]) -> cached_property[Made]:
-    """A property that is made once, in the precision of the taps, and has no gradient."""
+def _constant(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+    """A method whose result is made once, in the precision of the taps, and has no gradient."""
+    name = make.__name__
 
     @wraps(make)
     def made(owner: Any) -> Made:
-        with torch.no_grad(), without_autocast(owner.taps):
-            return make(owner)
+        known: Made | None = owner.made.get(name)
+        if known is None:
+            with torch.no_grad(), without_autocast(owner.taps):
+                known = make(owner)
+            if may_be_kept():
+                owner.made[name] = known
+        return known
 
-    return cached_property(made)
+    return made
 
 
 class SkewOperator:
@@ -44,14 +52,27 @@ class SkewOperator:
         taps: (T, c, c), centre first. The centre must be skew; of its gradient only the skew part counts.
         height: height of the maps.
         width: width of the maps.
+        scale: what the taps are multiplied by to give A; a tensor with one element, which may require
+            gradients. It is never read, so that an accelerator need not be waited for.
+        pivot: (left, right, <left, K right>) for the convolution K of the taps, such that `scale` is a
+            constant divided by that product, to have its derivative in the gradient of the taps.
     """
 
     # oneDNN's weight gradient reaches a tenth of the speed of matrix products on maps of 4x4 and less. cuDNN
     # has no such cliff.
     TAP_PIXELS = 16
 
-    def __init__(self, taps: Tensor, height: int, width: int) -> None:
+    def __init__(
+        self,
+        taps: Tensor,
+        height: int,
+        width: int,
+        *,
+        scale: Tensor | None = None,
+        pivot: Pivot | None = None,
+    ) -> None:
         self.taps, self.height, self.width = taps, height, width
+        self.scale, self.pivot = scale, pivot
         self.channels = taps.shape[1]
         self.size = kernel_size(taps)
         on_cpu = taps.device.type == "cpu"
@@ -62,42 +83,49 @@ class SkewOperator:
         # The matrix of a 2x2 map has 16 c^2 entries, the kernel 9 c^2: for one map reading them is all.
         self.fewest_for_matrix = 2 if exact and self.size > 1 else 0
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
-        self._rows: dict[int, Tensor] = {}
+        self.made: dict[str, Any] = {}
 
     def frame(self, batch: int) -> "Frame":
-        """Where a polynomial of this operator is cheapest for so many maps."""
+        """Where a polynomial of this operator is cheapest for so many maps; an exported graph serves any."""
         kind, shape = self.taps.dtype, (self.size, self.height, self.width)
-        if self.taps.device.type != "cpu":
+        if self.taps.device.type != "cpu" or not isinstance(batch, int):
             return self
         if karatsuba_pays(kind, *shape):
-            return self._karatsuba
-        return self._torus if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
+            return self._karatsuba()
+        return self._torus() if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
 
     @_constant
     def _karatsuba(self) -> KaratsubaOperator:
-        return KaratsubaOperator(self.taps)
+        return KaratsubaOperator(self.taps, self.scale)
 
     @_constant
     def _torus(self) -> TorusOperator:
-        return TorusOperator(self.taps, self.height, self.width)
+        return TorusOperator(self.taps, self.height, self.width, self.scale)
 
     @_constant
     def _matrix(self) -> Tensor:
-        return self.taps[0].detach() if self.size == 1 else self._dense()
+        if self.size > 1:
+            return _times(self._dense(), self.scale)
+        centre = self.taps[0].detach()
+        return centre if self.scale is None else centre * self.scale
 
     @_constant
     def _kernel(self) -> Tensor:
-        return kernel_from_taps(self.taps.detach()).contiguous(memory_format=self.layout)
+        kernel = kernel_from_taps(self.taps.detach()).contiguous(memory_format=self.layout)
+        return _times(kernel, self.scale)
 
-    def series(
-        self,
-        x: Tensor,
-        coefficients: tuple[float, ...],
-        scale: Tensor,
-        out_channels: int,
-        pivot: Pivot | None = None,
-    ) -> Tensor:
-        """First `out_channels` channels of p(scale * A) x for p with real coefficients c_0, ..., c_d.
+    @torch.no_grad()
+    def scaled(self, scale: Tensor, pivot: Pivot | None = None) -> "SkewOperator":
+        """The operator with this scale in place of none; takes over the kernel that was made for this one."""
+        other = SkewOperator(self.taps, self.height, self.width, scale=scale, pivot=pivot)
+        for name in ("_kernel", "_matrix") if self.size > 1 else ():
+            if name in self.made:
+                other.made[name] = _times(self.made.pop(name), scale)
+        return other
+
+    @eager
+    def series(self, x: Tensor, coefficients: tuple[float, ...], out_channels: int) -> Tensor:
+        """First `out_channels` channels of p(A) x for p with real coefficients c_0, ..., c_d.
 
         Horner's rule needs d applications of A. The first only reads the channels that x has (those beyond,
         up to c, count as zero), the last only writes those that are kept.
@@ -105,15 +133,12 @@ class SkewOperator:
         Args:
             x: (N, i, H, W) with i <= c, in the dtype of the taps.
             coefficients: c_0, ..., c_d with d >= 1.
-            scale: a tensor with one element; it may require gradients.
             out_channels: at most c.
-            pivot: (left, right, <left, A right>) such that `scale` is a constant divided by that product,
-                to have its derivative in the gradient of the taps.
         """
-        result: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
-            x, self.taps, scale, self, coefficients, out_channels, pivot
-        )
-        return result
+        y: Tensor = _Series.apply(  # type: ignore[no-untyped-call]
+            x, self.taps, self.scale, self, coefficients, out_channels
+        )[0]
+        return y
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -144,8 +169,8 @@ class SkewOperator:
         """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
         if not self.as_matrix or n < self.fewest_for_matrix:
-            kernel = self._kernel[:keep, :i]
-            if kernel.numel() < x.numel() and (factor != 1.0 or shift):
+            kernel = self._kernel()[:keep, :i]
+            if isinstance(n, int) and kernel.numel() < x.numel() and (factor != 1.0 or shift):
                 # Cheaper in the kernel than on the map.
                 kernel = kernel * factor
                 kernel[:, :, self.size // 2, self.size // 2].diagonal().add_(shift)
@@ -185,12 +210,16 @@ class SkewOperator:
 
     def _matrix_rows(self, channels: int) -> Tensor:
         """Rows of the matrix that belong to the first `channels` channels of every pixel."""
+        matrix, name = self._matrix(), f"rows {channels}"
         if channels == self.channels:
-            return self._matrix
-        if channels not in self._rows:
-            blocks = self._matrix.view(-1, self.channels, self._matrix.shape[1])
-            self._rows[channels] = blocks[:, :channels].reshape(-1, self._matrix.shape[1])
-        return self._rows[channels]
+            return matrix
+        if name not in self.made:
+            blocks = matrix.view(-1, self.channels, matrix.shape[1])
+            rows = blocks[:, :channels].reshape(-1, matrix.shape[1])
+            if not may_be_kept():
+                return rows
+            self.made[name] = rows
+        return cast(Tensor, self.made[name])
 
     def tap_gradient(self, pairs: list[tuple[Tensor, Tensor, float]], total: Tensor | None = None) -> Tensor:
         """Gradient of the sum of factor * <outer, A inner> with respect to the held taps, plus `total`.
@@ -260,6 +289,11 @@ def _accumulate(total: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None
         total.addmm_(left.T, right)
 
 
+def _times(fresh: Tensor, scale: Tensor | None) -> Tensor:
+    """A tensor that nobody else holds, times a factor; in place."""
+    return fresh if scale is None else fresh.mul_(scale)
+
+
 Frame = SkewOperator | TorusOperator | KaratsubaOperator
 
 
@@ -276,62 +310,76 @@ def horner(frame: Frame, x: Tensor, coefficients: Sequence[float], keep: int) ->
 
 
 class _Series(torch.autograd.Function):
-    """p(s A) x by Horner's rule: t_d = c_d s^d x, t_j = A t_{j+1} + c_j s^j x, y = t_0.
+    """p(A) x by Horner's rule: t_d = c_d x, t_j = A t_{j+1} + c_j x, y = t_0.
 
-    With z_j = A^j g and A^T = -A the gradients are: for x, sum of c_j (-s)^j z_j; for A, sum of
-    (-1)^j z_j t_{j+1}^T; for s, <gradient for A, A> / s.
+    With z_j = A^j g and A^T = -A the gradients are: for x, p(-A) g, the sum of c_j (-1)^j z_j; for A, G = sum
+    of (-1)^j z_j t_{j+1}^T. With A = s K they are s G for K and <G, K> for s. So y is returned with what A
+    was applied to, but for an x that was in order.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
         x: Tensor,
         taps: Tensor,
-        scale: Tensor,
+        scale: Tensor | None,
         operator: SkewOperator,
         coefficients: tuple[float, ...],
         out_channels: int,
-        pivot: Pivot | None,
-    ) -> Tensor:
-        scaled = [c * float(scale) ** j for j, c in enumerate(coefficients)]
-        frame = operator.frame(len(x))
+    ) -> tuple[Tensor, ...]:
         with without_autocast(x):
-            y, terms = horner(frame, x, scaled, out_channels)
-        ctx.save_for_backward(taps, *terms)
-        ctx.operator, ctx.frame, ctx.inputs = operator, frame, x.shape[1]
-        ctx.scaled, ctx.scale, ctx.pivot = scaled, scale, pivot
-        return y
+            y, terms = horner(operator.frame(x.shape[0]), x, coefficients, out_channels)
+        return y, *(term for term in terms if term is not x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, taps, _, ctx.operator, ctx.coefficients, _ = inputs
+        ctx.inputs, terms = x.shape[1], output[1:]
+        ctx.mark_non_differentiable(*terms)
+        ctx.save_for_backward(taps, *(terms if len(terms) == len(ctx.coefficients) - 1 else (x, *terms)))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         with without_autocast(grad):
-            return (*_Series._gradients(ctx, grad), None, None, None, None)
+            if any(ctx.needs_input_grad[1:3]):
+                return (*_Series._gradients(ctx, grad), None, None, None)
+        signed = tuple(c * (-1) ** j for j, c in enumerate(ctx.coefficients))
+        return (ctx.operator.series(grad, signed, ctx.inputs), *[None] * 5)
 
     @staticmethod
-    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        frame, scaled = ctx.frame, ctx.scaled
+    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        operator, coefficients = ctx.operator, ctx.coefficients
         taps, *terms = ctx.saved_tensors
-        degree = len(scaled) - 1
-        needs_x, needs_taps, needs_scale = ctx.needs_input_grad[:3]
+        frame, degree = operator.frame(grad.shape[0]), len(coefficients) - 1
         powers = [frame.enter(grad)]  # z_0, ..., z_{d-1} with their signs
         for _ in range(degree - 1):
             powers.append(frame.apply(powers[-1], -1.0))
         grad_x = None
-        if needs_x:
-            grad_x = frame.finish(
-                powers[-1], ctx.inputs, -scaled[degree], *zip(powers, scaled[:degree], strict=True)
-            )
-        if not needs_taps and not needs_scale:
-            return grad_x, None, None
-        # The last factor is that of t_d = c_d s^d x.
-        factors = [1.0] * (degree - 1) + [scaled[degree]]
+        if ctx.needs_input_grad[0]:
+            lower = zip(powers, coefficients[:degree], strict=True)
+            grad_x = frame.finish(powers[-1], ctx.inputs, -coefficients[degree], *lower)
+        # The last factor is that of t_d = c_d x, which is held as x.
+        factors = [1.0] * (degree - 1) + [coefficients[degree]]
         grad_taps = frame.tap_gradient(list(zip(powers, reversed(terms), factors, strict=True)))
+        scale = operator.scale
+        if scale is None:
+            return grad_x, grad_taps, None
         radial = (grad_taps * taps).sum(dtype=torch.promote_types(taps.dtype, torch.float32))
-        if ctx.pivot is not None:
-            # s = constant / n with n = <left, A right>, so ds = -(s / n) dn.
-            left, right, norm = ctx.pivot
-            factor = torch.where(norm != 0, -radial / norm, 0.0)
-            grad_taps = ctx.operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
-        grad_scale = (radial / ctx.scale).to(ctx.scale.dtype) if needs_scale else None
-        return grad_x, grad_taps, grad_scale
+        grad_taps.mul_(scale)
+        if operator.pivot is not None:
+            # s = constant / n with n = <left, K right>, so ds = -(s / n) dn.
+            left, right, norm = operator.pivot
+            factor = torch.where(norm != 0, -radial * scale / norm, 0.0)
+            grad_taps = operator.tap_gradient([(left * factor.to(left.dtype), right, 1.0)], grad_taps)
+        return grad_x, grad_taps, radial.to(scale.dtype) if ctx.needs_input_grad[2] else None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, taps: Tensor, *rest: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        """A batch of batches is a larger batch."""
+        if in_dims[0] is None or any(dim is not None for dim in in_dims[1:3]):
+            OfWeights.vmap(info, in_dims)
+        images = x.movedim(in_dims[0], 0).flatten(0, 1)  # type: ignore[arg-type]
+        y, *terms = _Series.apply(images, taps, *rest)  # type: ignore[no-untyped-call]
+        return (y.unflatten(0, (info.batch_size, -1)), *terms), (0, *[None] * len(terms))

@@ -28,25 +28,34 @@ def start_vector(like: Tensor, *shape: int, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def operator_norm_estimate(operator: SkewOperator, vector: Tensor, iterations: int) -> Pivot:
+def operator_norm_estimate(
+    operator: SkewOperator, vector: Tensor, iterations: int, *, stop_early: bool = True
+) -> Pivot:
     """Largest singular value of the convolution on its own maps, by power iteration from `vector` (1, c, H,
     W).
 
-    Stops early when the estimate no longer changes. Returns left, right and the estimate <left, A right>,
-    from below; left is the vector to go on from. The estimate carries no gradient: `SkewOperator.series`
-    takes the three as its pivot.
+    Returns left, right and the estimate <left, A right>, from below; left is the vector to go on from. The
+    estimate carries no gradient: `SkewOperator.scaled` takes the three as its pivot.
+
+    Args:
+        operator: the convolution.
+        vector: where to start.
+        iterations: at most so many.
+        stop_early: end when the estimate no longer changes, for which an accelerator has to be waited for.
     """
     right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
     previous = None
     for step in range(iterations):
-        left, length = _unit(operator(right))
-        if step + 1 == iterations or _settled(length, previous):
+        left, length = unit(operator(right))
+        if step + 1 == iterations or (stop_early and settled(length, previous)):
             break
         previous, right = length, left
     return left, right, length
 
 
-def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+def kernel_norm_estimate(
+    taps: Tensor, vectors: Tensor, iterations: int, *, stop_early: bool = True
+) -> tuple[Tensor, Tensor]:
     """Smallest of the spectral norms of the kernel's four matrix reshapes, each by power iteration.
 
     The reshapes are c x ck^2, ck^2 x c, ck x ck with height beside outputs, and ck x ck with width beside
@@ -57,7 +66,8 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
     Args:
         taps: (T, c, c), centre first.
         vectors: (c k^2 + c k,), the two right vectors one after the other.
-        iterations: power iterations for each.
+        iterations: power iterations for each, at most.
+        stop_early: as in `operator_norm_estimate`.
     """
     with without_autocast(taps):
         kernel = kernel_from_taps(taps.to(torch.promote_types(taps.dtype, torch.float32)))
@@ -70,9 +80,9 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
             with torch.no_grad():
                 right, previous = start.to(matrix.dtype), None
                 for _ in range(iterations):
-                    left, _ = _unit(matrix @ right)
-                    right, length = _unit(matrix.T @ left)
-                    if _settled(length, previous):
+                    left, _ = unit(matrix @ right)
+                    right, length = unit(matrix.T @ left)
+                    if stop_early and settled(length, previous):
                         break
                     previous = length
             norms.append(left @ (matrix @ right))
@@ -80,13 +90,14 @@ def kernel_norm_estimate(taps: Tensor, vectors: Tensor, iterations: int) -> tupl
         return torch.minimum(*norms), torch.cat(rights)
 
 
-def _unit(vector: Tensor) -> tuple[Tensor, Tensor]:
+def unit(vector: Tensor) -> tuple[Tensor, Tensor]:
     """The vector at unit length, and its length; a vector of zeros stays one."""
     length = torch.linalg.vector_norm(vector, dtype=torch.promote_types(vector.dtype, torch.float32))
     return vector / torch.where(length > 0, length, 1.0).to(vector.dtype), length
 
 
-def _settled(length: Tensor, previous: Tensor | None) -> bool:
+def settled(length: Tensor, previous: Tensor | None) -> bool:
+    """Whether two estimates in a row agree to a few units in the last place."""
     if previous is None:
         return False
     return bool((length - previous).abs() <= 4 * torch.finfo(length.dtype).eps * length)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lipcert.kernels.functions import OfWeights
+
 
 def transpose_kernel(kernel: Tensor) -> Tensor:
     """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
@@ -34,13 +36,16 @@ def skew_taps(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return result
 
 
-class _SkewTaps(torch.autograd.Function):
+class _SkewTaps(OfWeights):
     """One pass over the weights in each direction, the change of dtype included."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.dtype = weight.dtype
+    def forward(weight: Tensor, dtype: torch.dtype) -> Tensor:
         return _with_skew_centre(weight, dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+        ctx.dtype = inputs[0].dtype
 
     @staticmethod
     @once_differentiable

@@ -15,7 +15,6 @@ matrices of few columns.
 """
 
 import math
-from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from lipcert.kernels.channels import add_channels
+from lipcert.kernels.constants import constant
 from lipcert.kernels.taps import every_tap, fold_gradient, kernel_size
 
 
@@ -43,7 +43,7 @@ class TorusBasis(NamedTuple):
     mirrored: int
 
 
-@lru_cache(maxsize=64)
+@constant(kept=64)
 def torus_basis(height: int, width: int, size: int, dtype: torch.dtype, device: torch.device) -> TorusBasis:
     """The constants, computed in float64.
 
@@ -119,12 +119,15 @@ class TorusOperator:
         taps: (T, c, c) of a skew kernel, centre first.
         height: height of the maps.
         width: width of the maps.
+        scale: what the taps are multiplied by, a tensor with one element.
     """
 
-    def __init__(self, taps: Tensor, height: int, width: int) -> None:
+    def __init__(self, taps: Tensor, height: int, width: int, scale: Tensor | None = None) -> None:
         self.height, self.width, self.channels = height, width, taps.shape[1]
         self.basis = torus_basis(height, width, kernel_size(taps), taps.dtype, taps.device)
         full = every_tap(taps.detach())
+        if scale is not None:
+            full.mul_(scale)
         spectrum = (self.basis.table @ full.flatten(1)).view(-1, *full.shape[1:])
         # Coefficients and spectrum alike: cosines end where the sines begin.
         self.sines = (len(spectrum) + self.basis.mirrored) // 2

@@ -13,13 +13,11 @@ def compact(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of `model`, matrices rounded to bfloat16: a quarter of their size, or less.
 
     Of a SOC layer the skew part of the centre tap is kept as its upper triangle, for the rest of that tap
-    moves nothing; its power-iteration vector, which evaluation never reads, is left out. Vectors (biases,
-    angles) and buffers (the normalisation) stay exact.
+    moves nothing. Vectors (biases, angles) and buffers (the normalisation) stay exact.
     """
     tensors = {name: t.detach().cpu() for name, t in model.state_dict().items()}
     for prefix, layer in _soc_layers(model):
         weight = tensors.pop(f"{prefix}weight")
-        del tensors[f"{prefix}vector"]
         upper = torch.triu_indices(layer.channels, layer.channels, offset=1, device="cpu")
         skew = (weight[0] - weight[0].T) / 2
         tensors[prefix + CENTRE] = skew[tuple(upper)].to(torch.bfloat16)
@@ -47,7 +45,6 @@ def expand(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             state[f"{prefix}weight"] = torch.cat([(matrix - matrix.T)[None], taps])
         except (KeyError, RuntimeError, IndexError) as error:
             raise CheckpointError(f"{prefix}weight: its taps are missing or of another size") from error
-        state[f"{prefix}vector"] = taps.new_empty(0)
     return state
 
 

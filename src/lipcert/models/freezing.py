@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError
 from lipcert.models.reading import input_shape_of, read_model
+from lipcert.models.storage import check_dense
 from lipcert.nn.wrappers import unwrap
 from lipcert.operators import Matrix, Operator, Reshape, Sequence, Shape, SkewPolynomial
 
@@ -59,6 +60,7 @@ def freeze(model: nn.Module, input_shape: Shape | None = None) -> FrozenNetwork:
         NotProvedError: a module or function that is not known, by path and name.
     """
     model = unwrap(model)
+    check_dense(model)
     shape = input_shape_of(model, input_shape)
     with torch.inference_mode(mode=False), torch.no_grad():
         evaluated = copy.deepcopy(model).eval().requires_grad_(False)

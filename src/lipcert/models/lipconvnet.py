@@ -1,50 +1,29 @@
 """LipConvnet: stages of orthogonal convolutions and activations, then a head that knows its margins."""
 
-import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from lipcert.errors import ArgumentError, check_positive, choose
-from lipcert.nn.contract import ACTIVATIONS, CONVOLUTIONS
-from lipcert.nn.convolution import OrthogonalConv2d
-from lipcert.nn.heads import Head, NormalizedLinear, OrthogonalHead
-from lipcert.nn.normalize import Normalize
+from lipcert.errors import ArgumentError, check_positive
+from lipcert.models.network import Network, NetworkConfig, checked_arguments
+from lipcert.nn.contract import ACTIVATIONS
 from lipcert.nn.shape import Flatten
-from lipcert.nn.soc import SOC
-from lipcert.operators.operator import Shape
 
-HEADS = ("lln", "orthogonal")
 MAX_STAGES = 5
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), 0.2507
-NEUTRAL_MEAN, NEUTRAL_STD = 0.5, 0.25
-# The orthogonal head of a network is made the way its convolutions are.
-HEAD_METHODS = {"soc": "soc", "bcop": "bjorck", "cayley": "cayley"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LipConvnetConfig:
-    """The arguments of `lipconvnet`, complete: all that a saved network needs beside its tensors."""
+class LipConvnetConfig(NetworkConfig):
+    """The arguments of `lipconvnet`, complete."""
 
-    depth: int
-    conv: str
-    activation: str
-    head: str
-    num_classes: int
-    width: int
-    image_size: int
-    in_channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    series: str
+    architecture: ClassVar[str] = "lipconvnet"
 
     @property
     def title(self) -> str:
         """The network in a few words."""
-        head = "LLN" if self.head == "lln" else self.head
-        kind = f"{self.conv.upper()}, {self.activation}, {head} head, width {self.width}"
-        return f"LipConvnet-{self.depth} ({kind})"
+        return f"LipConvnet-{self.depth} ({self.kind})"
 
     @property
     def stages(self) -> int:
@@ -52,14 +31,11 @@ class LipConvnetConfig:
         return min(MAX_STAGES, (self.image_size & -self.image_size).bit_length() - 1)
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> tuple[int, ...]:
         """Blocks in each stage."""
-        return self.depth // MAX_STAGES
-
-    @property
-    def input_shape(self) -> Shape:
-        """Shape of one image, (C, H, W)."""
-        return (self.in_channels, self.image_size, self.image_size)
+        if self.depth % MAX_STAGES:
+            return (1, *[self.depth // (MAX_STAGES - 1)] * (self.stages - 1))
+        return (self.depth // MAX_STAGES,) * self.stages
 
     @property
     def features(self) -> int:
@@ -67,33 +43,28 @@ class LipConvnetConfig:
         side = self.image_size >> self.stages
         return (self.width << self.stages) * side * side
 
+    @property
+    def least_numbers(self) -> int:
+        """At most as many numbers as a network of this description has, without building one."""
+        widest, first = self.width << self.stages, 4 * self.in_channels if self.conv in ("soc", "bcop") else 0
+        return max(widest**2 // 8, first**2 // 8, self.in_channels, self.features * self.num_classes // 8)
 
-class LipConvnet(nn.Sequential):
+    def build(self) -> "LipConvnet":
+        """The network, with new weights."""
+        return lipconvnet(**asdict(self))
+
+
+class LipConvnet(Network):
     """A network made by `lipconvnet`: `normalize`, `body` (stages), `flatten` and `head`, in this order.
 
     Shape:
         (N, in_channels, image_size, image_size), raw pixels in [0, 1] -> logits (N, num_classes)
     """
 
-    normalize: Normalize
-    body: nn.Sequential
     flatten: Flatten
-    head: Head
 
     def __init__(self, config: LipConvnetConfig) -> None:
-        super().__init__(
-            OrderedDict(
-                normalize=Normalize(config.mean, config.std),
-                body=_body(config),
-                flatten=Flatten(),
-                head=_head(config),
-            )
-        )
-        self.config = config
-
-    def features(self, images: Tensor) -> Tensor:
-        """What enters the head, (N, D)."""
-        return self.flatten(self.body(self.normalize(images)))  # type: ignore[no-any-return]
+        super().__init__(config, body=_body(config), flatten=Flatten())
 
 
 def lipconvnet(
@@ -113,19 +84,21 @@ def lipconvnet(
     r"""Build a LipConvnet, a classifier with a proved Lipschitz constant.
 
     Stages of depth / 5 blocks (convolution, then activation), one stage per halving of the image and at most
-    five. The last block of stage s has stride 2 and width * 2^s channels; the blocks before it keep the
-    channels of the stage's input (`width` in the first stage). Kernels are 3x3 but that of the very last
-    block, 1x1. A 32x32 image passes five stages down to one pixel, as in the paper. An 8x8 image passes
-    three, and depth 5 then has three blocks; a 64x64 image passes five and leaves 2x2 pixels, which the head
-    sees as one vector.
+    five. Depths 9, 13, 17, ... have one block in the first stage and (depth - 1) / 4 in each of the others:
+    on a CPU a block on the first stage's large map takes longer than one in each of the others. The last
+    block of stage s has stride 2 and width * 2^s channels; the blocks before it keep the channels of the
+    stage's input (`width` in the first stage). Kernels are 3x3 but that of the very last block, 1x1. A
+    32x32 image passes five stages down to one pixel, as in the paper. An 8x8 image passes three, and depth 5
+    then has three blocks; a 64x64 image passes five and leaves 2x2 pixels, which the head sees as one vector.
 
     Guarantee: Lipschitz constant 1 / min(std) up to the head, times the stated error of each convolution.
 
     Args:
-        depth: 5, 10, 15, ...: five times the number of blocks in a stage.
-        conv: "soc", "bcop", "cayley", or any registered convolution.
+        depth: 5, 10, 15, ... as in the paper, or 9, 13, 17, ...
+        conv: "soc", "bcop", "cayley", "lot", "bro", "aoc", "aol", "cpl", "sll", "liresnet", or any registered
+            convolution.
         activation: "maxmin", "hh1", "hh2", or any registered activation.
-        head: "lln" (unit rows, free directions) or "orthogonal" (orthonormal rows).
+        head: "lln" (unit rows, free directions), "orthogonal" (orthonormal rows), or any registered head.
         num_classes: number of logits.
         width: channels of the first stage.
         image_size: height and width of the images, even.
@@ -145,85 +118,40 @@ def lipconvnet(
 
     Paper: section "Experiments", table of LipConvnets; the network is that of Singla and Feizi (2021).
     """
-    check_positive(
-        depth=depth, num_classes=num_classes, width=width, image_size=image_size, in_channels=in_channels
-    )
-    if depth % MAX_STAGES:
+    check_positive(depth=depth)
+    if depth % MAX_STAGES and (depth < MAX_STAGES or depth % (MAX_STAGES - 1) != 1):
         nearest = max(MAX_STAGES, MAX_STAGES * round(depth / MAX_STAGES))
         raise ArgumentError(
-            f"depth: expected a multiple of 5, five times the blocks of a stage, got {depth}; use {nearest}"
+            "depth: expected a multiple of 5, five times the blocks of a stage, or 9, 13, 17, ... (one block "
+            f"in the first stage), got {depth}; use {nearest}"
         )
-    if image_size % 2:
-        raise ArgumentError(
-            f"image_size: expected an even size, since every stage halves the image, got {image_size}; "
-            f"pad the images to {image_size + 1} or crop them to {image_size - 1}"
-        )
-    choose("conv", conv, CONVOLUTIONS)
-    choose("activation", activation, ACTIVATIONS)
-    choose("head", head, HEADS)
-    if not issubclass(CONVOLUTIONS[conv], SOC) and series != "isometric":
-        raise ArgumentError(
-            f"series: only conv='soc' has one, got {series!r} with conv={conv!r}; leave it out"
-        )
-    colour = in_channels == len(CIFAR_MEAN)
-    return LipConvnet(
-        LipConvnetConfig(
-            depth=depth,
-            conv=conv,
-            activation=activation,
-            head=head,
-            num_classes=num_classes,
-            width=width,
-            image_size=image_size,
-            in_channels=in_channels,
-            mean=_per_channel("mean", mean, in_channels, CIFAR_MEAN if colour else NEUTRAL_MEAN),
-            std=_per_channel("std", std, in_channels, CIFAR_STD if colour else NEUTRAL_STD),
-            series=series,
-        )
+    arguments = checked_arguments(
+        depth=depth,
+        conv=conv,
+        activation=activation,
+        head=head,
+        num_classes=num_classes,
+        width=width,
+        image_size=image_size,
+        in_channels=in_channels,
+        mean=mean,
+        std=std,
+        series=series,
     )
-
-
-def _per_channel(
-    name: str, value: tuple[float, ...] | float | None, channels: int, default: tuple[float, ...] | float
-) -> tuple[float, ...]:
-    given = default if value is None else value
-    numbers = (given,) * channels if isinstance(given, (int, float)) else tuple(given)
-    if len(numbers) != channels:
-        raise ArgumentError(
-            f"{name}: expected one number, or one for each of the {channels} channels, got {len(numbers)}"
-        )
-    if not all(isinstance(v, (int, float)) and math.isfinite(v) for v in numbers):
-        raise ArgumentError(f"{name}: expected finite numbers, got {value!r}")
-    return tuple(float(v) for v in numbers)
+    return LipConvnet(LipConvnetConfig(**arguments))
 
 
 def _body(config: LipConvnetConfig) -> nn.Sequential:
     stages: OrderedDict[str, nn.Module] = OrderedDict()
     channels = config.in_channels
-    for stage in range(1, config.stages + 1):
+    for stage, blocks in enumerate(config.blocks, start=1):
         layers: OrderedDict[str, nn.Module] = OrderedDict()
-        for block in range(1, config.blocks + 1):
-            last = block == config.blocks
+        for block in range(1, blocks + 1):
+            last = block == blocks
             out = config.width * 2**stage if last else config.width * 2 ** (stage - 1)
             kernel = 1 if last and stage == config.stages else 3
-            layers[f"conv{block}"] = _convolution(config, channels, out, kernel, 2 if last else 1)
+            layers[f"conv{block}"] = config.convolution(channels, out, kernel, stride=2 if last else 1)
             layers[f"activation{block}"] = ACTIVATIONS[config.activation](out)
             channels = out
         stages[f"stage{stage}"] = nn.Sequential(layers)
     return nn.Sequential(stages)
-
-
-def _convolution(
-    config: LipConvnetConfig, inputs: int, outputs: int, kernel: int, stride: int
-) -> OrthogonalConv2d:
-    kind = CONVOLUTIONS[config.conv]
-    if issubclass(kind, SOC):
-        return kind(inputs, outputs, kernel, stride=stride, series=config.series)
-    return kind(inputs, outputs, kernel, stride=stride)
-
-
-def _head(config: LipConvnetConfig) -> Head:
-    if config.head == "lln":
-        return NormalizedLinear(config.features, config.num_classes)
-    method = HEAD_METHODS.get(config.conv, "soc")
-    return OrthogonalHead(config.features, config.num_classes, method=method)

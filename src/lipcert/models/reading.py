@@ -1,41 +1,25 @@
 """From a model to operators: modules are read by their type, forwards of one's own are traced."""
 
+import copy
+import math
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from lipcert.errors import ArgumentError, LipcertError, NotProvedError
-from lipcert.models.trace import Place, trace
+from lipcert.models.folding import fold
+from lipcert.models.plain import PLAIN
+from lipcert.models.trace import is_plain_sequence, trace
 from lipcert.nn.contract import LipschitzModule
-from lipcert.operators import Matrix, Operator, Reshape, Sequence, Shape
+from lipcert.operators import Concatenation, Operator, Sequence, Shape, WeightedSum
 
-
-def _flatten(module: nn.Flatten) -> Operator:
-    if (module.start_dim, module.end_dim) != (1, -1):
-        raise NotProvedError("only a flattening of all axes but the batch has a proved bound")
-    return Reshape()
-
-
-def _linear(module: nn.Linear) -> Operator:
-    if not {"weight", "bias"} <= module._parameters.keys() or module.weight.is_complex():
-        raise NotProvedError(
-            "its weight is computed by a hook (as weight_norm, spectral_norm and prune do), or complex; "
-            "remove that first (torch.nn.utils.remove_weight_norm, prune.remove)"
-        )
-    return Matrix(
-        module.weight.detach().clone(), None if module.bias is None else module.bias.detach().clone()
-    )
-
-
-PLAIN: dict[type[nn.Module], Callable[[Any], Operator]] = {
-    nn.Identity: lambda module: Sequence(()),
-    nn.Dropout: lambda module: Sequence(()),
-    nn.Flatten: _flatten,
-    nn.Linear: _linear,
-}
-"""Modules of torch that are known, by exact type, as they are in evaluation mode."""
+Place = Callable[[Operator, Shape, str, str], Operator]
+"""place(operator, input_shape, path, layer): an operator as it stands in the network, proved or as it is."""
+LARGEST = 2**26
+"""Numbers in one sample anywhere in a network: far beyond any that trains."""
 
 
 def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
@@ -45,28 +29,47 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
         model: in evaluation mode.
         shape: of one sample of its input.
         place: called with every operator, its input shape, its path and the name of its layer; returns what
-            stands in the tree.
+            stands in the tree. By then batch normalisation is a part of the convolution beside it.
 
     Raises:
         NotProvedError: a module or function that is not known, by path and name.
         ArgumentError: layers that do not fit each other.
     """
+    tree = _Places()
+    known: dict[tuple[int, Shape, str], tuple[nn.Module, Operator]] = {}
 
     def read(module: nn.Module, shape: Shape, path: str) -> Operator:
+        """What a module is, proved once if a forward calls it twice."""
+        key = (id(module), shape, path)
+        if key not in known:
+            known[key] = (module, fresh(module, shape, path))  # kept, so that no other module gets its id
+        return known[key][1]
+
+    def fresh(module: nn.Module, shape: Shape, path: str) -> Operator:
         kind = type(module)
+        if kind.__call__ is not nn.Module.__call__ and not _is_of_torch(module):
+            raise NotProvedError(
+                f"{path or 'model'}: {kind.__name__} has a __call__ of its own, which is not read; write a "
+                "forward"
+            )
         if isinstance(module, LipschitzModule) or kind in PLAIN:
             try:
-                if not all(bool(parameter.isfinite().all()) for parameter in module.parameters()):
+                tensors = (*module.parameters(), *module.buffers())
+                if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                     raise NotProvedError(
                         f"{kind.__name__} has weights that are not finite; the model diverged or is damaged"
                     )
-                frozen = module.freeze(shape) if isinstance(module, LipschitzModule) else PLAIN[kind](module)
+                plain = PLAIN.get(kind)
+                frozen = _plain(plain, module, shape) if plain else module.freeze(shape)  # type: ignore[operator]
                 if not isinstance(frozen, Operator):
                     raise NotProvedError(f"{kind.__name__} freezes to {type(frozen).__name__}, no operator")
-                return place(frozen, shape, path or "model", kind.__name__)
+                made = frozen.output_shape(shape)
+                if math.prod(made) > LARGEST:
+                    raise ArgumentError(f"{kind.__name__} makes {made}, more than {LARGEST:,} numbers")
             except LipcertError as error:
                 raise type(error)(f"{path or 'model'}: {error}") from error
-        if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+            return tree.mark(frozen, path or "model", kind.__name__)
+        if is_plain_sequence(module):
             parts: list[Operator] = []
             for name, child in module._modules.items():
                 if child is None:
@@ -79,15 +82,76 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
                 f"{path or 'model'}: {kind.__name__} has no proved bound; use a layer of lipcert in its "
                 "place, or make it a LipschitzModule that freezes to operators"
             )
-        return trace(module, shape, path, _is_leaf, read, place)
+        return trace(module, shape, path, _is_leaf, read, tree.mark)
 
-    return read(model, shape, "")
+    return tree.placed(read(model, shape, ""), shape, place)
+
+
+class _Places:
+    """Where in the model every operator of a tree comes from."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, tuple[Operator, str, str]] = {}
+        self.made: dict[tuple[int, Shape], Operator] = {}
+        self.folds: dict[tuple[int, int], list[Operator]] = {}
+
+    def mark(self, operator: Operator, path: str, layer: str) -> Operator:
+        """The same tree with leaves of its own, each with a path and the name of its layer."""
+        if isinstance(operator, Sequence):
+            return Sequence(tuple(self.mark(part, path, layer) for part in operator.parts))
+        if isinstance(operator, (WeightedSum, Concatenation)):
+            return replace(operator, branches=tuple(self.mark(b, path, layer) for b in operator.branches))
+        own = copy.copy(operator)
+        self.marks[id(own)] = (own, path, layer)  # kept, so that no other object gets its id
+        return own
+
+    def placed(self, operator: Operator, shape: Shape, place: Place) -> Operator:
+        """The same tree with every leaf replaced by what `place` makes of it."""
+        if isinstance(operator, Sequence):
+            parts: list[Operator] = []
+            for part in self._folded(operator.parts):
+                parts.append(self.placed(part, shape, place))
+                shape = parts[-1].output_shape(shape)
+            return Sequence.of(*parts)
+        if isinstance(operator, (WeightedSum, Concatenation)):
+            branches = tuple(self.placed(branch, shape, place) for branch in operator.branches)
+            return replace(operator, branches=branches)
+        if (id(operator), shape) not in self.made:
+            _, path, layer = self.marks[id(operator)]
+            try:
+                self.made[id(operator), shape] = place(operator, shape, path, layer)
+            except LipcertError as error:
+                raise type(error)(f"{path}: {error}") from error
+        return self.made[id(operator), shape]
+
+    def _folded(self, parts: tuple[Operator, ...]) -> list[Operator]:
+        found: list[Operator] = []
+        for part in parts:
+            folded = fold(found[-1], part) if found else None
+            if folded is None:
+                found.append(part)
+                continue
+            first = found.pop()
+            pair = (id(first), id(part))
+            if pair not in self.folds:
+                (_, path, layer), (_, _, second) = self.marks[id(first)], self.marks[id(part)]
+                self.folds[pair] = [self.mark(new, path, f"{layer}, {second}") for new in folded]
+            found += self.folds[pair]
+        return found
+
+
+def _plain(read: Callable[[Any, Shape], Operator], module: nn.Module, shape: Shape) -> Operator:
+    try:
+        return read(module, shape)
+    except LipcertError:
+        raise
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise ArgumentError(f"{module} has a setting that it cannot run with ({error})") from error
 
 
 def _is_leaf(module: nn.Module) -> bool:
     """Whether a module is read, or refused, as a whole: layers, plain Sequentials, what torch wrote."""
-    is_plain_sequence = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-    return isinstance(module, LipschitzModule) or is_plain_sequence or _is_of_torch(module)
+    return isinstance(module, LipschitzModule) or is_plain_sequence(module) or _is_of_torch(module)
 
 
 def _is_of_torch(module: nn.Module) -> bool:
@@ -95,8 +159,10 @@ def _is_of_torch(module: nn.Module) -> bool:
 
 
 def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
-    """`input_shape` if given, else the shape of one image that a LipConvnet was built for."""
-    shape = input_shape or getattr(getattr(model, "config", None), "input_shape", None)
+    """`input_shape` if given, else the shape of one image that a builder made the model for."""
+    shape = input_shape
+    if shape is None:
+        shape = getattr(getattr(model, "config", None), "input_shape", None)
     if shape is None:
         raise ArgumentError(
             f"input_shape: {type(model).__name__} does not say which images it takes; "
@@ -106,6 +172,9 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
         sides = tuple(map(operator.index, shape))
     except TypeError as error:
         raise ArgumentError(f"input_shape: expected integers such as (3, 32, 32), got {shape!r}") from error
-    if not sides or min(sides) < 1:
-        raise ArgumentError(f"input_shape: expected positive sides such as (3, 32, 32), got {shape!r}")
+    if not sides or min(sides) < 1 or math.prod(sides) > LARGEST:
+        raise ArgumentError(
+            f"input_shape: expected positive sides such as (3, 32, 32), at most {LARGEST:,} numbers, got "
+            f"{shape!r}"
+        )
     return sides

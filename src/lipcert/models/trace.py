@@ -14,16 +14,8 @@ import torch
 from torch import fx, nn
 
 from lipcert.errors import ArgumentError, NotProvedError
-from lipcert.operators import (
-    ChannelAffine,
-    Concatenation,
-    Operator,
-    Proved,
-    Reshape,
-    Sequence,
-    Shape,
-    WeightedSum,
-)
+from lipcert.models.functions import BATCH, METHODS, MODULES, NAMES, SINGLE
+from lipcert.operators import ChannelAffine, Concatenation, Operator, Sequence, Shape, WeightedSum
 from lipcert.operators.rearrange import Rearrangement
 
 IN_PLACE: dict[Any, Any] = {
@@ -31,19 +23,9 @@ IN_PLACE: dict[Any, Any] = {
     python.imul: python.mul, python.itruediv: python.truediv,
 }  # fmt: skip
 """Functions that change their first argument, and those that compute the same."""
-FUNCTIONS: dict[Any, str] = {
-    python.add: "add", torch.add: "add",
-    python.sub: "sub", torch.sub: "sub",
-    python.mul: "mul", torch.mul: "mul",
-    python.truediv: "div", torch.div: "div",
-    python.neg: "neg", torch.neg: "neg",
-    torch.flatten: "flatten", torch.cat: "cat", torch.concat: "cat",
-}  # fmt: skip
-"""Functions that are known, and the method of a tensor that does the same."""
-METHODS = {"add", "sub", "mul", "div", "neg", "flatten"}
 Freeze = Callable[[nn.Module, Shape, str], Operator]
-Place = Callable[[Operator, Shape, str, str], Operator]
-"""place(operator, input_shape, path, layer): an operator as it stands in the network, proved or as it is."""
+Mark = Callable[[Operator, str, str], Operator]
+"""mark(operator, path, layer): the same operator, of which it is known where it comes from."""
 MOST_OPERATORS = 10_000
 
 
@@ -116,7 +98,7 @@ def trace(
     path: str,
     is_leaf: Callable[[nn.Module], bool],
     freeze: Freeze,
-    place: Place,
+    mark: Mark,
 ) -> Operator:
     """A module with a forward of its own as a tree of operators.
 
@@ -126,7 +108,7 @@ def trace(
         path: where it stands in the network.
         is_leaf: whether a module inside is read as a whole.
         freeze: reads such a module.
-        place: what is done with an operator that stands for a function.
+        mark: told where an operator that stands for a function comes from.
 
     Raises:
         NotProvedError: by path and name, whatever has no operator here: unknown modules and functions,
@@ -134,7 +116,7 @@ def trace(
     """
     name = type(module).__name__
     try:
-        graph = _Tracer(is_leaf).trace(module)
+        graph, again = (_Tracer(is_leaf).trace(module) for _ in range(2))
     except Exception as error:
         # Whatever a forward does with a symbol in place of numbers: loops, conditions, numpy, ...
         reason = str(error).partition("\n")[0]
@@ -142,15 +124,34 @@ def trace(
             f"{path or 'model'}: {name} has no proved bound, and its forward cannot be traced ({reason}); "
             "use layers of lipcert, or make it a LipschitzModule that freezes to operators"
         ) from error
-    return _Graph(module, graph, shape, path, freeze, place).tree()
+    if _outline(graph) != _outline(again):
+        raise NotProvedError(
+            f"{path or 'model'}: {name} has no proved bound, for its forward computes something else when "
+            "called again (random numbers, or a state that it changes); make it a function of its input"
+        )
+    return _Graph(module, graph, shape, path, freeze, mark).tree()
+
+
+def _outline(graph: fx.Graph) -> list[tuple[str, Any, str]]:
+    """What a graph computes, with nodes by their place in it; tensors get a new name at every trace."""
+    places = {node: f"%{place}" for place, node in enumerate(graph.nodes)}
+    return [
+        (
+            node.op,
+            None if node.op == "get_attr" else node.target,
+            repr(fx.node.map_arg((node.args, node.kwargs), lambda other: places[other])),
+        )
+        for node in graph.nodes
+    ]
 
 
 class _Graph:
     def __init__(
-        self, module: nn.Module, graph: fx.Graph, shape: Shape, path: str, freeze: Freeze, place: Place
+        self, module: nn.Module, graph: fx.Graph, shape: Shape, path: str, freeze: Freeze, mark: Mark
     ) -> None:
-        self.module, self.path, self.freeze, self.place = module, path, freeze, place
+        self.module, self.path, self.freeze, self.mark = module, path, freeze, mark
         self.steps: dict[fx.Node, Step] = {}
+        self.known: dict[fx.Node, Any] = {}  # shapes, and numbers from them
         self.above: dict[fx.Node, fx.Node | None] = {}
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:
@@ -171,8 +172,15 @@ class _Graph:
             return
         try:
             step = self._module(node) if node.op == "call_module" else self._function(node)
+            if step is None:
+                return
+        except (TypeError, IndexError, KeyError, ArithmeticError) as error:
+            if node.op == "call_module":
+                raise
+            name = getattr(node.target, "__name__", str(node.target))
+            raise self._unknown(f"{name} with such arguments") from error
         except ArgumentError as error:
-            if node.op == "call_module":  # which names its place
+            if node.op == "call_module" or str(error).startswith(self._place(node)):  # names its place
                 raise
             raise ArgumentError(f"{self._place(node)}: {error}") from error
         self.steps[node] = step
@@ -221,32 +229,28 @@ class _Graph:
         source = node.args[0]
         shape = self._shape(source)
         place = f"{self.path}.{target}" if self.path else target
-        operator = self.freeze(self.module.get_submodule(target), shape, place)
+        module = self.module.get_submodule(target)
+        operator = self.freeze(module, shape, place)
+        if self._changes_its_input(module, shape, place):
+            self._check_change(node, source, f"inplace=True in {place}", "use inplace=False")
         return Step((source,), operator, None, operator.output_shape(shape))
 
-    def _function(self, node: fx.Node) -> Step:
+    def _function(self, node: fx.Node) -> Step | None:
         if node.target in IN_PLACE:
-            changed = node.args[0]
-            if not isinstance(changed, fx.Node) or changed not in self.steps:
-                raise self._refused("a change in place of a tensor of its own", "compute a new one")
-            others = [user for user in changed.users if user is not node]
-            # A view that was made before changes with it, wherever it is read.
-            if not self._is_new(changed) or any(user > node or not self._is_new(user) for user in others):
-                raise self._refused("a change in place of a value with other names", "write x = x + y")
+            self._check_change(node, node.args[0], "a change in place", "write x = x + y")
         target = IN_PLACE.get(node.target, node.target)
-        name = FUNCTIONS.get(target) if node.op == "call_function" else str(target)
+        name = NAMES.get(target) if node.op == "call_function" else str(target)
         if name is None or (node.op == "call_method" and name not in METHODS):
             raise self._unknown(getattr(node.target, "__name__", str(node.target)))
         arguments = [self._value(argument) for argument in node.args]
         options = {key: self._value(value) for key, value in node.kwargs.items()}
         if name == "cat":
             return self._concatenation(node, arguments, options)
+        if self._is_known(node, name, arguments, options):
+            return None
+        if name in SINGLE or name in MODULES:
+            return self._alone(node, name, arguments, options)
         sources = [a for a in arguments if isinstance(a, fx.Node)]
-        if name == "flatten" and len(sources) == 1:
-            axes = dict(zip(("start_dim", "end_dim"), arguments[1:], strict=False)) | options
-            if axes not in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1}):
-                raise self._unknown(name)
-            return self._single(node, sources[0], Reshape())
         numbers = [a for a in arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
         if options or len(sources) + len(numbers) != len(arguments) or not 0 < len(arguments) <= 2:
             raise self._unknown(name)
@@ -257,6 +261,66 @@ class _Graph:
         if len(sources) != 1:
             raise self._unknown(name)
         return self._single(node, sources[0], self._with_number(name, arguments, self._shape(sources[0])))
+
+    def _is_known(self, node: fx.Node, name: str, arguments: list[Any], options: dict[str, Any]) -> bool:
+        """Whether a node is a shape, or a part of one; then what it is is remembered."""
+        first: Any = arguments[0] if arguments else None
+        if (name == "getattr" and arguments[1:] == ["shape"]) or name == "size":
+            self.known[node] = sides = (BATCH, *self._shape(first))
+            if name == "size" and (len(arguments) > 1 or options):
+                self.known[node] = sides[arguments[1] if len(arguments) > 1 else options["dim"]]
+        elif name == "getitem" and not isinstance(first, fx.Node):
+            self.known[node] = first[arguments[1]]
+        elif name in ("add", "sub", "mul") and all(isinstance(a, int) for a in arguments) and not options:
+            self.known[node] = getattr(python, name)(*arguments)
+        return node in self.known
+
+    def _alone(self, node: fx.Node, name: str, arguments: list[Any], options: dict[str, Any]) -> Step:
+        """A function of one activation, with other arguments than activations."""
+        source = arguments[0] if arguments else None
+        rest = [*arguments[1:], *options.values()]
+        if not isinstance(source, fx.Node) or any(isinstance(a, fx.Node) for a in rest):
+            raise self._unknown(f"{name} with such arguments")
+        shape = self._shape(source)
+        try:
+            if name in MODULES:
+                made: Operator | nn.Module = MODULES[name](*arguments[1:], **options)
+            else:
+                made = SINGLE[name](shape, *arguments[1:], **options)
+        except NotProvedError as error:
+            raise self._refused(*error.args) from error
+        except (TypeError, ValueError, IndexError) as error:
+            raise self._unknown(f"{name} with such arguments") from error
+        if isinstance(made, Operator):
+            return self._single(node, source, made)
+        if self._changes_its_input(made, shape, self._place(node)):
+            self._check_change(node, source, f"inplace=True in {name}", "use inplace=False")
+        operator = self.freeze(made.eval(), shape, self._place(node))
+        return Step((source,), operator, None, operator.output_shape(shape))
+
+    def _check_change(self, node: fx.Node, changed: Any, what: str, remedy: str) -> None:
+        """Refuse a change of a value that is read under another name as well."""
+        if not isinstance(changed, fx.Node) or changed not in self.steps:
+            raise self._refused(f"{what} of a tensor of its own", "compute a new one")
+        others = [user for user in changed.users if user is not node and user not in self.known]
+        # A view that was made before changes with it, wherever it is read.
+        if not self._is_new(changed) or any(user > node or not self._is_new(user) for user in others):
+            raise self._refused(f"{what} of a value with other names", remedy)
+
+    def _changes_its_input(self, module: nn.Module, shape: Shape, place: str) -> bool:
+        """Whether a module, or the first of a Sequential that makes new numbers, changes what it is given."""
+        if not is_plain_sequence(module):
+            is_dropout = isinstance(module, (nn.Dropout, nn.Dropout2d))
+            return bool(getattr(module, "inplace", False)) and not is_dropout
+        for name, child in module._modules.items():
+            assert child is not None, "freeze refuses it"
+            if self._changes_its_input(child, shape, f"{place}.{name}"):
+                return True
+            operator = self.freeze(child, shape, f"{place}.{name}")
+            if _makes_new_numbers(operator):
+                return False
+            shape = operator.output_shape(shape)
+        return False
 
     def _with_number(self, name: str, arguments: list[Any], shape: Shape) -> Operator:
         """Sum, difference, product or quotient of x and one number; or -x."""
@@ -311,15 +375,13 @@ class _Graph:
 
     def _single(self, node: fx.Node, source: fx.Node, operator: Operator) -> Step:
         shape = self._shape(source)
-        operator = self.place(operator, shape, self._place(node), "function")
+        operator = self.mark(operator, self._place(node), "function")
         return Step((source,), operator, None, operator.output_shape(shape))
 
     def _is_new(self, node: fx.Node) -> bool:
         """Whether a node computes new numbers; others may hand on those of the input, or a view of them."""
         operator = self.steps[node].operator
-        parts = operator.parts if isinstance(operator, Sequence) else (operator,)
-        inner = [part.operator if isinstance(part, Proved) else part for part in parts]
-        return node is not self.root and not all(isinstance(part, Rearrangement) for part in inner)
+        return node is not self.root and (operator is None or _makes_new_numbers(operator))
 
     def _place(self, node: fx.Node) -> str:
         return f"{self.path}.{node.name}" if self.path else node.name
@@ -335,8 +397,10 @@ class _Graph:
         """A parameter or buffer of one element is a number."""
         if isinstance(argument, (list, tuple)):
             return [self._value(item) for item in argument]
+        if isinstance(argument, slice):
+            return slice(*map(self._value, (argument.start, argument.stop, argument.step)))
         if not isinstance(argument, fx.Node) or argument.op != "get_attr":
-            return argument
+            return self.known.get(argument, argument) if isinstance(argument, fx.Node) else argument
         value: Any = self.module
         for part in str(argument.target).split("."):
             value = getattr(value, part)
@@ -352,6 +416,23 @@ class _Graph:
     def _refused(self, what: str, remedy: str) -> NotProvedError:
         kind = type(self.module).__name__
         return NotProvedError(f"{self.path or 'model'}: {what} in {kind} has no proved bound; {remedy}")
+
+
+def is_plain_sequence(module: nn.Module) -> bool:
+    """Whether a module calls its children one after the other, as a Sequential of torch does."""
+    kind = type(module)
+    return (
+        isinstance(module, nn.Sequential)
+        and kind.forward is nn.Sequential.forward
+        and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
+    )
+
+
+def _makes_new_numbers(operator: Operator) -> bool:
+    """Whether a module with this operator computes; others may return a view of what they are given."""
+    if isinstance(operator, Sequence):
+        return any(map(_makes_new_numbers, operator.parts))
+    return not isinstance(operator, Rearrangement)
 
 
 def _absorbed(branch: Operator, weight: float) -> tuple[Operator, float]:

@@ -1,4 +1,6 @@
-"""Layers: state and arguments; the maths is in lipcert.kernels. Importing this fills the registries."""
+"""Layers: state and arguments; the maths is in lipcert.kernels. Importing this fills the registries, those of
+other packages that are installed included.
+"""
 
 from lipcert.nn.activations import (
     GroupSort,
@@ -8,28 +10,48 @@ from lipcert.nn.activations import (
     HouseholderOrder,
     MaxMin,
 )
+from lipcert.nn.aoc import AOC
+from lipcert.nn.aoc_transpose import AOCTranspose2d
+from lipcert.nn.aol import AOL
 from lipcert.nn.bcop import BCOP
+from lipcert.nn.bro import BRO
 from lipcert.nn.cayley import Cayley
+from lipcert.nn.composition import Center, Residual
 from lipcert.nn.contract import (
     ACTIVATIONS,
     CONVOLUTIONS,
+    HEADS,
     LipschitzModule,
     register_activation,
     register_convolution,
+    register_head,
 )
-from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.convolution import LipschitzConv2d, OrthogonalConv2d
 from lipcert.nn.heads import ConstantHead, Head, NormalizedLinear, OrthogonalHead
 from lipcert.nn.linear import OrthogonalLinear
+from lipcert.nn.linear_residual import LinearResidualConv2d
+from lipcert.nn.lot import LOT
 from lipcert.nn.normalize import Normalize
+from lipcert.nn.outside import load_installed_layers
+from lipcert.nn.potential import CPL, SLL
 from lipcert.nn.shape import Flatten
 from lipcert.nn.soc import SOC
 
 __all__ = [
     "ACTIVATIONS",
+    "AOC",
+    "AOL",
     "BCOP",
+    "BRO",
     "CONVOLUTIONS",
+    "CPL",
+    "HEADS",
+    "LOT",
+    "SLL",
     "SOC",
+    "AOCTranspose2d",
     "Cayley",
+    "Center",
     "ConstantHead",
     "Flatten",
     "GroupSort",
@@ -38,6 +60,8 @@ __all__ = [
     "HouseholderChain",
     "HouseholderND",
     "HouseholderOrder",
+    "LinearResidualConv2d",
+    "LipschitzConv2d",
     "LipschitzModule",
     "MaxMin",
     "Normalize",
@@ -45,6 +69,10 @@ __all__ = [
     "OrthogonalConv2d",
     "OrthogonalHead",
     "OrthogonalLinear",
+    "Residual",
     "register_activation",
     "register_convolution",
+    "register_head",
 ]
+
+load_installed_layers()

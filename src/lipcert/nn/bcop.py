@@ -1,5 +1,7 @@
 """BCOP: orthogonal convolutions as products of half-shifts."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -8,7 +10,7 @@ from lipcert.kernels.circular import circular_conv2d
 from lipcert.kernels.orthogonalize import orthonormal_basis, polar_factor
 from lipcert.kernels.precision import at_least_single, without_autocast
 from lipcert.nn.contract import register_convolution
-from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.convolution import Device, OrthogonalConv2d
 from lipcert.nn.determined import refuse_undetermined
 from lipcert.operators.convolution import CircularConvolution
 
@@ -45,30 +47,20 @@ class BCOP(OrthogonalConv2d):
     """
 
     kernel_sizes = (1, 3, 5)
+    matrices: ClassVar = {"weight": "kernel", "bases": "stack"}
+    head_method = "bjorck"
     bases: Tensor
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
-        )
-        channels = max(self.map_channels, out_channels)
-        matrix = torch.randn(out_channels, self.map_channels, device=device, dtype=dtype)
-        spans = torch.randn(2 * (kernel_size - 1), channels, channels // 2, device=device, dtype=dtype)
+    def make_weights(self, device: Device, dtype: torch.dtype | None) -> None:
+        """H and the bases, orthonormal."""
+        channels = max(self.map_channels, self.out_channels)
+        matrix = torch.randn(self.out_channels, self.map_channels, device=device, dtype=dtype)
+        spans = torch.randn(2 * (self.kernel_size - 1), channels, channels // 2, device=device, dtype=dtype)
         # Orthonormal at first: the gradient of an orthogonalisation is then the plain projection on the
         # tangent.
         self.weight = nn.Parameter(polar_factor(at_least_single(matrix)).to(matrix.dtype).contiguous())
         bases = orthonormal_basis(at_least_single(spans)).to(matrix.dtype).contiguous()
-        if kernel_size == 1:
+        if self.kernel_size == 1:
             # Empty. A parameter without a gradient would make several processes wait for it in vain.
             self.register_buffer("bases", bases)
         else:
@@ -84,34 +76,34 @@ class BCOP(OrthogonalConv2d):
         eps = torch.finfo(self.weight.dtype).eps
         return float((2 * self.kernel_size - 1) * (8 + channels**0.5) * eps)
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """H (out, stride^2 in) and the bases (2 (k - 1), c, c // 2) of the projections, orthonormal."""
-        with without_autocast(self.weight):
-            return polar_factor(at_least_single(self.weight)), orthonormal_basis(at_least_single(self.bases))
+    def factors(self, *, any_condition: bool = True) -> tuple[Tensor, Tensor]:
+        """H (out, stride^2 in) and the bases (2 (k - 1), c, c // 2) of the projections, orthonormal.
 
-    def kernel(self) -> Tensor:
+        Args:
+            any_condition: as `polar_factor` takes it; a training step reads nothing back from its device.
+        """
+        with without_autocast(self.weight):
+            matrix = polar_factor(at_least_single(self.weight), any_condition=any_condition)
+            return matrix, orthonormal_basis(at_least_single(self.bases))
+
+    def kernel(self, *, any_condition: bool = True) -> Tensor:
         """The kernel (out, stride^2 in, k, k) of the circular convolution, a function of the weights."""
         with without_autocast(self.weight):
-            return bcop_kernel(*self.factors()).to(self.weight.dtype)
+            return bcop_kernel(*self.factors(any_condition=any_condition)).to(self.weight.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
         """Convolve with the kernel, or apply the factors one by one where that takes fewer products."""
         if self.weights_are_constant():
-            return circular_conv2d(x, self.cache.get((self.weight, self.bases), self._constant_kernel))
+            return circular_conv2d(x, self.derived(lambda: self.kernel().contiguous()))
         if self._products_by_kernel(x) < self._products_by_factors(x):
-            return circular_conv2d(x, self.kernel())
-        matrix, bases = self.factors()
+            return circular_conv2d(x, self.kernel(any_condition=not self.training))
+        matrix, bases = self.factors(any_condition=not self.training)
         return bcop_transform(x, matrix.to(self.weight.dtype), bases.to(self.weight.dtype))
 
     def freeze_transform(self, height: int, width: int) -> CircularConvolution:
         """One circular convolution with the finished kernel."""
         refuse_undetermined(self, self.weight, self.bases)
         return CircularConvolution(self.kernel().contiguous(), self.frozen_bias())
-
-    def _constant_kernel(self) -> Tensor:
-        # A tensor made in inference mode could not take part in a later attack's backward pass.
-        with torch.inference_mode(False), torch.no_grad():
-            return self.kernel().contiguous()
 
     def _products_by_kernel(self, x: Tensor) -> int:
         """Multiplications to build the kernel (its taps at each factor, c^2 each per row) and to convolve."""

@@ -6,6 +6,8 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from lipcert.kernels.constants import may_be_kept
+
 Value = TypeVar("Value")
 
 
@@ -21,7 +23,9 @@ class WeightCache:
         self._entry: tuple[object, tuple[Tensor, ...], Any] = (None, (), None)
 
     def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value], key: object = None) -> Value:
-        """Return the remembered value if it was built from these weights and this key, else build it anew."""
+        """Return the cached value if it was built from these weights and this key, else build it."""
+        if not may_be_kept():
+            return build()
         known_key, known_weights, value = self._entry
         if known_key != key or not _equal(known_weights, weights):
             # A value made in inference mode could not take part in the backward pass of a later attack.

@@ -2,17 +2,17 @@
 
 import copy
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lipcert.kernels.cayley import cayley_transform
-from lipcert.kernels.circular import kernel_spectrum, pointwise, spectral_conv2d
 from lipcert.kernels.precision import at_least_single, without_autocast
 from lipcert.nn.contract import register_convolution
-from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.convolution import Device, OrthogonalConv2d
 from lipcert.nn.determined import refuse_large_scale
-from lipcert.operators.convolution import CircularConvolution, SpectralConvolution
+from lipcert.nn.frequencies import apply_matrices, freeze_matrices, kernel_matrices
 from lipcert.operators.operator import Operator
 
 
@@ -47,24 +47,14 @@ class Cayley(OrthogonalConv2d):
     """
 
     kernel_sizes = (1, 3)
+    matrices: ClassVar = {"weight": "kernel"}
+    head_method = "cayley"
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
-        )
-        taps = kernel_size if stride == 1 else 1
+    def make_weights(self, device: Device, dtype: torch.dtype | None) -> None:
+        """The kernel and its scale."""
+        taps = self.kernel_size if self.stride == 1 else 1
         limit = (self.map_channels * taps * taps) ** -0.5
-        weight = torch.empty(out_channels, self.map_channels, taps, taps, device=device, dtype=dtype)
+        weight = torch.empty(self.out_channels, self.map_channels, taps, taps, device=device, dtype=dtype)
         self.weight = nn.Parameter(weight.uniform_(-limit, limit))
         self.scale = nn.Parameter(torch.linalg.vector_norm(self.weight.detach()))
 
@@ -87,37 +77,22 @@ class Cayley(OrthogonalConv2d):
         return kernel
 
     def spectrum(self, height: int, width: int) -> Tensor:
-        """One matrix (out, stride^2 in) per frequency of `rfft2` on the map; a single one if K is 1 x 1."""
+        """(F, out, stride^2 in), a matrix per frequency of `rfft2` on the map; only one, (out, stride^2 in),
+        if K is 1 x 1.
+        """
         with without_autocast(self.weight):
-            kernel = self.scaled_kernel()
-            if kernel.shape[-1] == 1:
-                return cayley_transform(kernel[:, :, 0, 0])[None]
-            return cayley_transform(kernel_spectrum(kernel, height, width))
+            return cayley_transform(kernel_matrices(self.scaled_kernel(), height, width))
 
     def transform(self, x: Tensor) -> Tensor:
         """Multiply every Fourier coefficient, or every pixel, by its matrix."""
-        spectrum = self._spectrum_for(*x.shape[2:])
-        if self.weight.shape[-1] == 1:
-            return pointwise(x, spectrum[0].to(self.weight.dtype))
-        with without_autocast(x):
-            return spectral_conv2d(at_least_single(x), spectrum).to(x.dtype)
+        size = (x.shape[2], x.shape[3])
+        return apply_matrices(x, self.derived(lambda: self.spectrum(*size), size), self.weight.dtype)
 
     def freeze_transform(self, height: int, width: int) -> Operator:
         """The finished matrices: per frequency, or one for all pixels if K is 1 x 1."""
         refuse_large_scale(self, copy.deepcopy(self).double().orthogonality_error)
-        spectrum = self.spectrum(height, width)
-        if spectrum.is_complex():
-            spectrum = torch.view_as_real(spectrum.resolve_conj())
-        spectrum = spectrum.to(self.weight.dtype).contiguous()
-        if self.weight.shape[-1] == 1:
-            return CircularConvolution(spectrum[0, :, :, None, None], self.frozen_bias())
-        return SpectralConvolution(spectrum, self.frozen_bias(), (height, width))
-
-    def _spectrum_for(self, height: int, width: int) -> Tensor:
-        if not self.weights_are_constant():
-            return self.spectrum(height, width)
-        weights, size = (self.weight, self.scale), (height, width)
-        return self.cache.get(weights, lambda: self.spectrum(*size), size)
+        matrices = self.spectrum(height, width)
+        return freeze_matrices(matrices, self.weight.dtype, self.frozen_bias(), (height, width))
 
     @torch.no_grad()
     def _norm_bound(self) -> float:

@@ -11,7 +11,8 @@ from lipcert.errors import ArgumentError
 from lipcert.operators.operator import Operator, Shape
 
 if TYPE_CHECKING:
-    from lipcert.nn.convolution import OrthogonalConv2d
+    from lipcert.nn.convolution import LipschitzConv2d
+    from lipcert.nn.heads import Head
 
 
 class LipschitzModule(nn.Module, ABC):
@@ -38,20 +39,21 @@ class LipschitzModule(nn.Module, ABC):
         return copy.deepcopy(self).double().freeze(input_shape).lipschitz_bound(input_shape)
 
 
-CONVOLUTIONS: "dict[str, type[OrthogonalConv2d]]" = {}
+CONVOLUTIONS: "dict[str, type[LipschitzConv2d]]" = {}
 ACTIVATIONS: dict[str, Callable[[int], LipschitzModule]] = {}
+HEADS: "dict[str, Callable[[int, int], Head]]" = {}
 
 
 def register_convolution(
     name: str,
-) -> "Callable[[type[OrthogonalConv2d]], type[OrthogonalConv2d]]":
+) -> "Callable[[type[LipschitzConv2d]], type[LipschitzConv2d]]":
     """Class decorator: make a convolution known to models, the contract tests and the tool as `name`.
 
     Raises:
         ArgumentError: the name is one of lipcert's own.
     """
 
-    def register(cls: "type[OrthogonalConv2d]") -> "type[OrthogonalConv2d]":
+    def register(cls: "type[LipschitzConv2d]") -> "type[LipschitzConv2d]":
         _refuse_taken(name, CONVOLUTIONS.get(name), cls)
         CONVOLUTIONS[name] = cls
         return cls
@@ -68,6 +70,16 @@ def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> N
     """
     _refuse_taken(name, ACTIVATIONS.get(name), build)
     ACTIVATIONS[name] = build
+
+
+def register_head(name: str, build: "Callable[[int, int], Head]") -> None:
+    """Make a head known to models and the tool; `build(features, classes)` returns the layer.
+
+    Raises:
+        ArgumentError: the name is one of lipcert's own.
+    """
+    _refuse_taken(name, HEADS.get(name), build)
+    HEADS[name] = build
 
 
 def _refuse_taken(name: str, known: Any, new: Any) -> None:

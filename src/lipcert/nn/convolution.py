@@ -1,36 +1,52 @@
-"""Arguments, checks and bookkeeping that the orthogonal convolutions share."""
+"""Arguments, checks and bookkeeping that all convolutions share."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive
 from lipcert.kernels.channels import space_to_depth
+from lipcert.kernels.eager import eager
+from lipcert.kernels.precision import without_autocast
 from lipcert.nn.cache import WeightCache
 from lipcert.nn.contract import LipschitzModule
 from lipcert.operators.operator import Operator, Shape
 from lipcert.operators.rearrange import SpaceToDepth
 from lipcert.operators.tree import Sequence
 
+Device = torch.device | str | None
+Value = TypeVar("Value")
 
-class OrthogonalConv2d(LipschitzModule):
-    """An orthogonal convolution in the place of `nn.Conv2d`, padded to keep the size.
 
-    A subclass implements `transform` on stride-1 maps, `freeze_transform` (the same map as an operator) and
-    `orthogonality_error`. Stride 2 is a 2x2 space-to-depth (an isometry) in front, so the map sees 4 *
-    in_channels channels of half the size.
+class LipschitzConv2d(LipschitzModule):
+    """A 1-Lipschitz layer in the place of `nn.Conv2d`, padded to keep the size.
+
+    A subclass implements `make_weights`, `transform` on stride-1 maps and `freeze_transform` (the same map as
+    an operator); it has an `__init__` only if it takes further arguments. Stride 2 is a 2x2 space-to-depth
+    (an isometry) in front, so the map sees 4 * in_channels channels of half the size.
+
+    Attributes:
+        kernel_sizes: the kernel sizes that the layer takes.
+        matrices: parameter -> layout (see `lipcert.optim.layouts`) of the parameters that Muon may train:
+            those whose length the layer does not see.
+        linear: whether the layer is an affine map; one with an activation of its own is not.
+        head_method: how the orthogonal head of a network of such layers is made (see `OrthogonalLinear`).
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output. With more outputs than (after stride) inputs the Jacobian has
-            orthonormal columns, with fewer it has orthonormal rows.
+        out_channels: channels of the output.
         kernel_size: side of the square kernel, odd.
         stride: 1 or 2; stride 2 needs a map of even height and width.
         bias: add a learnable bias per output channel, uniform in +-1/sqrt(out_channels) at first.
     """
 
-    kernel_sizes: tuple[int, ...] = (1, 3)
+    kernel_sizes: ClassVar[tuple[int, ...]] = (1, 3)
+    matrices: ClassVar[dict[str, str]] = {}
+    linear: ClassVar[bool] = True
+    head_method: ClassVar[str] = "soc"
 
     def __init__(
         self,
@@ -40,7 +56,7 @@ class OrthogonalConv2d(LipschitzModule):
         *,
         stride: int = 1,
         bias: bool = True,
-        device: torch.device | str | None = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -52,39 +68,49 @@ class OrthogonalConv2d(LipschitzModule):
             raise ArgumentError(f"stride: expected 1 or 2, got {stride!r}")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = kernel_size, stride
-        self.map_channels = stride**2 * in_channels
+        self.map_channels = 4 * in_channels if self.rearranges else in_channels
         self.cache = WeightCache()
         self.bias: nn.Parameter | None = None
         if bias:
-            limit = out_channels**-0.5
-            self.bias = nn.Parameter(
-                torch.empty(out_channels, device=device, dtype=dtype).uniform_(-limit, limit)
-            )
+            limit = self.bias_size**-0.5
+            start = torch.empty(self.bias_size, device=device, dtype=dtype).uniform_(-limit, limit)
+            self.bias = nn.Parameter(start)
+        self.make_weights(device, dtype)
+
+    def make_weights(self, device: Device, dtype: torch.dtype | None) -> None:
+        """Set the parameters beside the bias; channels, kernel size and stride are known here."""
 
     @property
-    @abstractmethod
-    def orthogonality_error(self) -> float:
-        """Largest possible |s - 1| over the singular values s of the layer in evaluation mode."""
+    def bias_size(self) -> int:
+        """Numbers in the bias: one per output channel, unless the subclass adds it elsewhere."""
+        return self.out_channels
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether a space-to-depth comes in front: at stride 2, unless the subclass strides by itself."""
+        return self.stride == 2
 
     @abstractmethod
     def transform(self, x: Tensor) -> Tensor:
-        """Apply the orthogonal map to (N, map_channels, H, W); returns (N, out_channels, H, W)."""
+        """Apply the map to (N, map_channels, H, W); returns (N, out_channels, H, W)."""
 
     @abstractmethod
     def freeze_transform(self, height: int, width: int) -> Operator:
         """`transform` and the bias as an operator, on maps (map_channels, height, width)."""
 
     def freeze(self, input_shape: Shape) -> Operator:
-        """The operator of the subclass, behind a space-to-depth if the stride is 2."""
-        _, height, width = self.output_shape(input_shape)
-        with torch.inference_mode(False), torch.no_grad():
+        """The operator of the subclass, behind the space-to-depth if there is one."""
+        self.output_shape(input_shape)
+        height, width = (side // 2 if self.rearranges else side for side in input_shape[1:])
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(next(self.parameters())):
             operator = self.freeze_transform(height, width)
-        return Sequence.of(SpaceToDepth(), operator) if self.stride == 2 else operator
+        return Sequence.of(SpaceToDepth(), operator) if self.rearranges else operator
 
     def frozen_bias(self) -> Tensor | None:
         """A copy of the bias."""
         return None if self.bias is None else self.bias.detach().clone()
 
+    @eager
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to a batch of maps (N, in_channels, H, W)."""
         if x.dim() != 4:
@@ -94,7 +120,10 @@ class OrthogonalConv2d(LipschitzModule):
         self.output_shape(tuple(x.shape[1:]))
         if not x.is_floating_point():
             raise ArgumentError(f"{type(self).__name__}: expected floating point input, got {x.dtype}")
-        y = self.transform(space_to_depth(x) if self.stride == 2 else x)
+        return self.add_bias(self.transform(space_to_depth(x) if self.rearranges else x))
+
+    def add_bias(self, y: Tensor) -> Tensor:
+        """What `transform` made, plus the bias."""
         return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, 1, 1)
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -114,8 +143,15 @@ class OrthogonalConv2d(LipschitzModule):
 
     def weights_are_constant(self) -> bool:
         """Whether a value computed from the weights may be remembered: evaluation, and no gradient wanted."""
-        trainable = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters(recurse=False))
+        trainable = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         return not self.training and not trainable
+
+    def derived(self, make: Callable[[], Value], key: object = None) -> Value:
+        """What `make` computes from the weights; cached, one value of one key, while they are constant."""
+        if not self.weights_are_constant():
+            return make()
+        weights = tuple(p for name, p in self.named_parameters() if name != "bias")
+        return self.cache.get(weights, make, key)
 
     def extra_repr(self) -> str:
         """The arguments, in the order and form of `nn.Conv2d`."""
@@ -123,3 +159,15 @@ class OrthogonalConv2d(LipschitzModule):
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         )
         return text if self.bias is not None else f"{text}, bias=False"
+
+
+class OrthogonalConv2d(LipschitzConv2d):
+    """A convolution whose Jacobian has orthonormal columns, or rows where it has fewer outputs than inputs.
+
+    A subclass implements `orthogonality_error` beside what `LipschitzConv2d` asks for.
+    """
+
+    @property
+    @abstractmethod
+    def orthogonality_error(self) -> float:
+        """Largest possible |s - 1| over the singular values s of the layer in evaluation mode."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive
 from lipcert.kernels import margins
-from lipcert.nn.contract import LipschitzModule
+from lipcert.nn.composition import Mirrored
+from lipcert.nn.contract import LipschitzModule, register_head
 from lipcert.nn.linear import OrthogonalLinear
 from lipcert.nn.wrappers import unwrap
 from lipcert.operators.linear import Matrix
@@ -239,6 +240,8 @@ def find_head(model: nn.Module) -> Head:
         ArgumentError: the model does not end in a head, so that no margin rule is known for it.
     """
     model = unwrap(model)
+    if isinstance(model, Mirrored):  # a mean of logits of one head
+        return find_head(model.model)
     last = next(reversed(model._modules.values()), None) if isinstance(model, nn.Sequential) else None
     if isinstance(last, Head):
         return last
@@ -247,3 +250,7 @@ def find_head(model: nn.Module) -> Head:
         "model: expected an nn.Sequential that ends in a head (NormalizedLinear, OrthogonalHead), "
         f"got {type(model).__name__}{ending}"
     )
+
+
+register_head("lln", NormalizedLinear)
+register_head("orthogonal", OrthogonalHead)

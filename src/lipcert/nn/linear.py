@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive, choose
 from lipcert.kernels.cayley import cayley_transform
+from lipcert.kernels.eager import eager
 from lipcert.kernels.orthogonalize import polar_factor, rotation
 from lipcert.kernels.precision import at_least_single, without_autocast
 from lipcert.nn.cache import WeightCache
@@ -95,18 +96,23 @@ class OrthogonalLinear(LipschitzModule):
             error *= (1 + float(norm)) ** 2
         return float(error)
 
-    def matrix(self) -> Tensor:
-        """Q, (out_features, in_features), as a function of the weights."""
+    def matrix(self, *, any_condition: bool = True) -> Tensor:
+        """Q, (out_features, in_features), as a function of the weights.
+
+        Args:
+            any_condition: as `polar_factor` takes it; a training step reads nothing back from its device.
+        """
         with without_autocast(self.weight):
             weight = at_least_single(self.weight)
             if self.method == "soc":
                 matrix = rotation(weight, self.out_features, self.in_features)
             elif self.scale is None:
-                matrix = polar_factor(weight)
+                matrix = polar_factor(weight, any_condition=any_condition)
             else:
                 matrix = cayley_transform(self._scaled_weight())
             return matrix.to(self.weight.dtype)
 
+    @eager
     def forward(self, x: Tensor) -> Tensor:
         """Map vectors (..., in_features) to (..., out_features)."""
         if not x.is_floating_point():
@@ -114,7 +120,7 @@ class OrthogonalLinear(LipschitzModule):
         self.output_shape(tuple(x.shape[-1:]))
         trainable = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         if self.training or trainable:
-            return F.linear(x, self.matrix(), self.bias)
+            return F.linear(x, self.matrix(any_condition=not self.training), self.bias)
         weights = (self.weight,) if self.scale is None else (self.weight, self.scale)
         return F.linear(x, self.cache.get(weights, self._constant_matrix), self.bias)
 

@@ -2,14 +2,14 @@
 
 import hashlib
 import math
-from typing import Any, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, NotProvedError, choose
 from lipcert.kernels.series import SERIES, Family, Series
-from lipcert.kernels.skew import Pivot, SkewOperator
+from lipcert.kernels.skew import SkewOperator
 from lipcert.kernels.skew_norms import (
     CONVERGED_ITERATIONS,
     TRAINING_ITERATIONS,
@@ -19,6 +19,7 @@ from lipcert.kernels.skew_norms import (
     start_vector,
 )
 from lipcert.kernels.taps import skew_taps
+from lipcert.nn.carried import CarriesVector
 from lipcert.nn.contract import register_convolution
 from lipcert.nn.convolution import OrthogonalConv2d
 from lipcert.operators.operator import Shape
@@ -35,16 +36,14 @@ def _quotient(target: float, norm: Tensor) -> Tensor:
     return target / torch.where(norm > 0, norm, target)
 
 
-class _Scaled(NamedTuple):
-    """A skew operator, the factor that scales it, and the pair of vectors that the factor came from."""
-
-    operator: SkewOperator
-    scale: Tensor
-    pivot: Pivot | None
+def _number(scale: Tensor | None) -> float:
+    """The factor of a scaled operator."""
+    assert scale is not None
+    return float(scale)
 
 
 @register_convolution("soc")
-class SOC(OrthogonalConv2d):
+class SOC(CarriesVector, OrthogonalConv2d):
     r"""Orthogonal convolution as a polynomial in a skew-symmetric one, with zero padding.
 
     .. math:: y = p(A) x + b, \qquad A = \frac{r}{\mathrm{norm}(S)} S, \quad S^T = -S
@@ -88,7 +87,7 @@ class SOC(OrthogonalConv2d):
     """
 
     kernel_sizes = (1, 3, 5)
-    vector: Tensor
+    matrices: ClassVar = {"weight": "taps"}
 
     def __init__(
         self,
@@ -109,8 +108,9 @@ class SOC(OrthogonalConv2d):
         c = self.channels = max(self.map_channels, out_channels)
         taps = (kernel_size**2 + 1) // 2
         self.weight = nn.Parameter(torch.randn(taps, c, c, device=device, dtype=dtype) * c**-0.5)
-        # The right singular vectors that training carries from step to step; evaluation never reads them.
-        self.register_buffer("vector", self.weight.new_empty(0))
+        # Where the power iteration of the last training step ended; evaluation never reads it. It has the
+        # shape of the maps, which the first step tells.
+        self.vector = self.weight.detach().new_empty(0)
 
     @property
     def family(self) -> Family:
@@ -142,57 +142,61 @@ class SOC(OrthogonalConv2d):
         height, width = x.shape[2:]
         if self.weights_are_constant():
             key = (height, width, dtype)
-            scaled = self.cache.get((self.weight,), lambda: self._constant_operator(*key), key)
+            operator = self.cache.get((self.weight,), lambda: self._evaluation_operator(*key), key)
         elif self.training:
-            scaled = self._training_operator(height, width, dtype)
+            operator = self._training_operator(height, width, dtype)
         else:
-            scaled = self._scaled_operator(height, width, dtype)
+            operator = self._evaluation_operator(height, width, dtype)
         series = self.training_series if self.training else self.evaluation_series
-        return scaled.operator.series(
-            x.to(dtype), series.coefficients, scaled.scale, self.out_channels, scaled.pivot
-        )
+        return operator.series(x.to(dtype), series.coefficients, self.out_channels)
 
-    def _scaled_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
-        """The operator on maps of one size and the factor that makes it A; a function of the weights
-        alone.
-        """
+    def _evaluation_operator(self, height: int, width: int, dtype: torch.dtype) -> SkewOperator:
+        """A on maps of one size, a function of the weights alone."""
+        operator, _ = self._scale(self._unscaled(height, width), CONVERGED_ITERATIONS)
+        if dtype == self.weight.dtype:
+            return operator
+        taps, pivot = operator.taps.to(dtype), operator.pivot
+        if pivot is not None:
+            pivot = (pivot[0].to(dtype), pivot[1].to(dtype), pivot[2])
+        return SkewOperator(taps, height, width, scale=operator.scale, pivot=pivot)
+
+    def _unscaled(self, height: int, width: int) -> SkewOperator:
         # The layer does not depend on the size of its weights, but squares of very large ones would overflow.
         largest = self.weight.detach().abs().amax()
         weight = self.weight / torch.where(largest > 0, largest, 1.0)
-        operator = SkewOperator(skew_taps(weight), height, width)
-        scaled, _ = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
-        if dtype == self.weight.dtype:
-            return scaled
-        pivot = scaled.pivot
-        if pivot is not None:
-            pivot = (pivot[0].to(dtype), pivot[1].to(dtype), pivot[2])
-        return _Scaled(SkewOperator(operator.taps.to(dtype), height, width), scaled.scale, pivot)
+        return SkewOperator(skew_taps(weight), height, width)
 
-    def _constant_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
-        """A itself, its factor multiplied into the taps: powers of a large or small factor could overflow."""
-        scaled = self._scaled_operator(height, width, self.weight.dtype)
-        taps = (scaled.operator.taps * scaled.scale).to(dtype)
-        return _Scaled(SkewOperator(taps, height, width), torch.ones((), device="cpu"), None)
+    def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> SkewOperator:
+        """The same with few power iterations from where the last step ended, and many at the first step.
 
-    def _training_operator(self, height: int, width: int, dtype: torch.dtype) -> _Scaled:
-        """The same with few power iterations from where the last step ended, and many at the first step."""
+        Their number is fixed: to stop early would be to wait for an accelerator in every iteration.
+        """
         operator = SkewOperator(skew_taps(self.weight, dtype), height, width)
         if self.vector.shape == self._vector_shape(height, width):
-            scaled, vector = self._scale(operator, self.vector, TRAINING_ITERATIONS)
+            scaled, vector = self._scale(operator, TRAINING_ITERATIONS, self.vector, stop_early=False)
         else:
-            scaled, vector = self._scale(operator, self._start(operator), CONVERGED_ITERATIONS)
+            scaled, vector = self._scale(operator, CONVERGED_ITERATIONS, stop_early=False)
         self.vector = vector.to(self.weight.dtype)
         return scaled
 
-    def _scale(self, operator: SkewOperator, vector: Tensor, iterations: int) -> tuple[_Scaled, Tensor]:
+    def _scale(
+        self,
+        operator: SkewOperator,
+        iterations: int,
+        vector: Tensor | None = None,
+        *,
+        stop_early: bool = True,
+    ) -> tuple[SkewOperator, Tensor]:
+        """The scaled operator, and the vector that its norm was found by."""
         target = self.family.target[self.kernel_size]
+        start = self._start(operator) if vector is None else vector
         if self.family.by_operator_norm:
-            pivot = operator_norm_estimate(operator, vector, iterations)
-            return _Scaled(operator, _quotient(target, pivot[2]), pivot), pivot[0]
-        norm, vector = kernel_norm_estimate(operator.taps, vector, iterations)
-        return _Scaled(operator, _quotient(target, norm), None), vector
+            pivot = operator_norm_estimate(operator, start, iterations, stop_early=stop_early)
+            return operator.scaled(_quotient(target, pivot[2]), pivot), pivot[0]
+        norm, vector = kernel_norm_estimate(operator.taps, start, iterations, stop_early=stop_early)
+        return operator.scaled(_quotient(target, norm)), vector
 
-    def _refuse_hidden_norm(self, scaled: _Scaled) -> None:
+    def _refuse_hidden_norm(self, height: int, width: int, scale: float) -> None:
         """Raise for weights whose largest singular vectors are orthogonal to the start of the iteration.
 
         There the scale rests on rounding errors, and another machine would find another one. A second start
@@ -200,9 +204,9 @@ class SOC(OrthogonalConv2d):
         """
         content = self.weight.detach().cpu().double().numpy().tobytes()
         seed = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
-        start = self._start(scaled.operator, seed)
-        other, _ = self._scale(scaled.operator, start, CHECK_ITERATIONS)
-        if float(scaled.scale) > SETTLED * float(other.scale):
+        operator = self._unscaled(height, width)
+        other, _ = self._scale(operator, CHECK_ITERATIONS, self._start(operator, seed))
+        if scale > SETTLED * _number(other.scale):
             raise NotProvedError(
                 "SOC has weights whose norm the power iteration does not find, which leave open how they are "
                 "scaled; train it again"
@@ -220,8 +224,9 @@ class SOC(OrthogonalConv2d):
 
     def freeze_transform(self, height: int, width: int) -> SkewPolynomial:
         """The polynomial, with the taps as they were trained and the scale as a number beside them."""
-        scaled = self._scaled_operator(height, width, self.weight.dtype)
-        self._refuse_hidden_norm(scaled)
+        operator, _ = self._scale(self._unscaled(height, width), CONVERGED_ITERATIONS)
+        scale = _number(operator.scale)
+        self._refuse_hidden_norm(height, width, scale)
         weight = self.weight.detach()
         largest = float(weight.abs().amax())
         if not math.isfinite(largest):
@@ -229,7 +234,7 @@ class SOC(OrthogonalConv2d):
         # A power of two keeps the digits of the weights, and products with the factors far from overflow.
         exponent = math.frexp(largest)[1] if largest else 0
         weight = times_power_of_two(weight, -exponent)
-        factor = float(scaled.scale) / (math.ldexp(largest, -exponent) if largest else 1.0)
+        factor = scale / (math.ldexp(largest, -exponent) if largest else 1.0)
         upper = torch.triu_indices(self.channels, self.channels, offset=1, device=weight.device)
         return SkewPolynomial(
             centre=((weight[0] - weight[0].T) / 2)[tuple(upper)],
@@ -245,11 +250,3 @@ class SOC(OrthogonalConv2d):
     def extra_repr(self) -> str:
         """The arguments, in the order and form of `nn.Conv2d`."""
         return f"{super().extra_repr()}, series={self.series!r}"
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The vector takes the shape of the maps at the first training step, so a fresh layer has yet to
-        # learn it.
-        saved = state_dict.get(prefix + "vector")
-        if saved is not None and saved.shape != self.vector.shape:
-            self.vector = self.vector.new_empty(saved.shape)
-        super()._load_from_state_dict(state_dict, prefix, *args)

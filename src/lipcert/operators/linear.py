@@ -81,6 +81,8 @@ def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 def affine_error(taps: Tensor, bias: Tensor | None, terms: int, pixels: int, norm: float) -> RoundingError:
     """Error of W z + b, `terms` products per entry, W given as (out, in, taps) and bounded by `norm`.
 
+    Of a convolution in groups it is (groups, out, in, taps).
+
     A library may begin the sum with the bias, which then takes part in the rounding of every term.
     """
     product = product_up(gamma(terms + 4), absolute_norm_upper_bound(taps))
@@ -96,12 +98,12 @@ def bias_norm(bias: Tensor | None, pixels: int) -> float:
 
 
 def absolute_norm_upper_bound(taps: Tensor) -> float:
-    r"""Bound on the norm of the operator whose entries are the absolute values of those of (out, in, taps).
+    r"""Bound on the norm of the operator whose entries are the sizes of those of (..., out, in, taps).
 
     :math:`\| |W| \| \le \sqrt{\|W\|_1 \|W\|_\infty}`, the largest absolute column and row sums; padding of
     either kind only drops or moves entries of a row.
     """
     size = taps.double().abs()
-    rows, columns = float(size.sum(dim=(1, 2)).max()), float(size.sum(dim=(0, 2)).max())
-    slack = sum_up(1.0, gamma(2 * max(size[0].numel(), size.shape[0] * size.shape[2])))
+    rows, columns = float(size.sum(dim=(-2, -1)).max()), float(size.sum(dim=(-3, -1)).max())
+    slack = sum_up(1.0, gamma(2 * max(size.shape[-3:-1]) * size.shape[-1]))
     return product_up(sqrt_up(product_up(rows, columns)), slack)

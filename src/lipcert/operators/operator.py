@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import ArgumentError
+from lipcert.kernels.constants import may_be_kept
 from lipcert.proofs.rounding import product_up
 
 Shape = tuple[int, ...]
@@ -159,17 +160,20 @@ class Operator(ABC):
         ]
 
     def _make(self, key: Any, build: Callable[[], Made]) -> Made:
-        if key not in self._made:
-            # What is made in inference mode could not take part in an attack's backward pass.
-            with torch.inference_mode(False), torch.no_grad():
-                self._made[key] = build()
-        return self._made[key]  # type: ignore[no-any-return]
+        if key in self._made:
+            return self._made[key]  # type: ignore[no-any-return]
+        # What is made in inference mode could not take part in an attack's backward pass.
+        with torch.inference_mode(False), torch.no_grad():
+            made = build()
+        if may_be_kept():
+            self._made[key] = made
+        return made
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         pairs = ((getattr(self, e.name), getattr(other, e.name)) for e in fields(self) if e.init)
-        return all(_equal(mine, theirs) for mine, theirs in pairs)
+        return all(_equal(first, second) for first, second in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -203,12 +207,12 @@ def _tensors(value: Any) -> list[Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple) else []
 
 
-def _equal(mine: Any, theirs: Any) -> bool:
-    if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-        return mine.dtype == theirs.dtype and torch.equal(mine.cpu(), theirs.cpu())
-    if isinstance(mine, tuple) and isinstance(theirs, tuple):
-        return len(mine) == len(theirs) and all(map(_equal, mine, theirs))
-    return bool(mine == theirs)
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.dtype == second.dtype and torch.equal(first.cpu(), second.cpu())
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return bool(first == second)
 
 
 def _shown(value: Any) -> str:

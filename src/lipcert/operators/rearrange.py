@@ -56,8 +56,8 @@ class Reshape(Rearrangement):
             raise ArgumentError(f"shape: expected positive sides, got {self.shape}")
 
     def apply(self, x: Tensor) -> Tensor:
-        """Lay the numbers out anew."""
-        return x.flatten(1) if self.shape is None else x.reshape(len(x), *self.shape)
+        """Change the shape and keep the numbers."""
+        return x.flatten(1) if self.shape is None else x.reshape(x.shape[0], *self.shape)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """`shape`; raises if it holds another number of entries."""
@@ -65,6 +65,31 @@ class Reshape(Rearrangement):
         if self.shape is not None and math.prod(self.shape) != count:
             raise self._refuse(f"{math.prod(self.shape)} numbers", input_shape)
         return (count,) if self.shape is None else self.shape
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Transpose(Rearrangement):
+    """The axes of a sample in another order; between two `Reshape`, blocks of pixels become channels.
+
+    Args:
+        order: for every axis of the output, which axis of the input it is.
+    """
+
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.order or sorted(self.order) != list(range(len(self.order))):
+            raise ArgumentError(f"order: expected each axis once, such as (0, 2, 1), got {self.order}")
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Move the axes."""
+        return x.permute(0, *(axis + 1 for axis in self.order))
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The sides of the input in the new order."""
+        if len(input_shape) != len(self.order):
+            raise self._refuse(f"samples of {len(self.order)} axes", input_shape)
+        return tuple(input_shape[axis] for axis in self.order)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,3 +148,31 @@ class ChannelSlice(Rearrangement):
         if not input_shape or input_shape[0] < self.stop:
             raise self._refuse(f"at least {self.stop} channels", input_shape)
         return (self.stop - self.start, *input_shape[1:])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Frame(Rearrangement):
+    """Rows and columns of zeros on all four sides of a map; a negative margin takes as many away.
+
+    Guarantee: an isometry if it adds, and a projection, of constant 1 as well, if it takes away.
+
+    Args:
+        margin: pixels on each side, not zero.
+    """
+
+    margin: int
+
+    def __post_init__(self) -> None:
+        if not self.margin:
+            raise ArgumentError("margin: expected pixels to add or, below 0, to take away, got 0")
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Pad, or crop."""
+        return F.pad(x, (self.margin,) * 4)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Both sides longer by twice the margin."""
+        if len(input_shape) != 3 or min(input_shape[1:]) + 2 * self.margin < 1:
+            raise self._refuse(f"maps of more than {max(0, -2 * self.margin)} rows and columns", input_shape)
+        channels, height, width = input_shape
+        return (channels, height + 2 * self.margin, width + 2 * self.margin)

@@ -111,7 +111,7 @@ class SkewPolynomial(Operator):
         size = tuple(x.shape[2:])
         x = x.to(self.taps.dtype)  # under autocast an operator in front may have made it bfloat16
         operator = self._make(size, lambda: SkewOperator(self.held_taps(), *size))
-        return operator.series(x, coefficients, torch.ones((), device="cpu"), keep)
+        return operator.series(x, coefficients, keep)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """The map's own size."""

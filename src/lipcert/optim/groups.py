@@ -4,23 +4,14 @@ from typing import Any
 
 from torch import nn
 
-from lipcert.nn.bcop import BCOP
-from lipcert.nn.cayley import Cayley
-from lipcert.nn.soc import SOC
-
-MATRICES: dict[type[nn.Module], dict[str, str]] = {
-    SOC: {"weight": "taps"},
-    BCOP: {"weight": "kernel", "bases": "stack"},
-    Cayley: {"weight": "kernel"},
-}
-"""Layer -> parameter -> layout. Only parameters whose length the layer does not see: Muon keeps it fixed."""
+from lipcert.nn.convolution import LipschitzConv2d
 
 
 def muon_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Parameter groups for `Muon`: a group per layout, then one of all other parameters, for SGD.
 
-    Muon takes the matrices of SOC, BCOP and Cayley convolutions. Biases, scales, activations and heads are
-    left to SGD, and so are convolutions of other classes: nobody knows whether their length matters.
+    Muon takes what a convolution names in `matrices`. Biases, scales, activations and heads are left to SGD,
+    and so are layers that name nothing.
 
     >>> import lipcert as lc
     >>> model = lc.lipconvnet(depth=5, width=4, num_classes=3)
@@ -29,10 +20,9 @@ def muon_groups(model: nn.Module) -> list[dict[str, Any]]:
     """
     layouts = {}
     for module in model.modules():
-        for kind, names in MATRICES.items():
-            if isinstance(module, kind):
-                own = dict(module.named_parameters(recurse=False))
-                layouts.update({own[name]: layout for name, layout in names.items() if name in own})
+        if isinstance(module, LipschitzConv2d):
+            own = dict(module.named_parameters(recurse=False))
+            layouts.update({own[name]: layout for name, layout in module.matrices.items() if name in own})
     groups: dict[str, dict[str, Any]] = {}
     rest: list[nn.Parameter] = []
     for parameter in model.parameters():

@@ -98,7 +98,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Do one step of both kinds; a `closure` computes the loss anew and is what is returned."""
+        """Do one step of both kinds; a `closure` computes the loss again, and its value is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

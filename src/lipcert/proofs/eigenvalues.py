@@ -110,12 +110,12 @@ def _largest_eigenvalue_estimate(h: Tensor, signs: tuple[int, ...]) -> float:
     return max(float((sign * values).max()) for sign in signs)
 
 
-def ritz_values(apply: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def ritz_values(apply: Callable[[Tensor], Tensor], start: Tensor, most: int = LANCZOS_STEPS) -> Tensor:
     """Eigenvalues of a Hermitian operator on the Krylov space of `start`: estimates of the extreme ones.
 
     Lanczos with every vector orthogonalised twice against all before it, which is as good as exactly.
     """
-    steps = min(LANCZOS_STEPS, start.shape[1])
+    steps = min(most, start.shape[1])
     basis = torch.zeros(*start.shape[:2], steps, dtype=start.dtype, device=start.device)
     image = torch.zeros_like(basis)
     vector = start

@@ -9,6 +9,7 @@ loses.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lipcert.proofs.eigenvalues import cholesky_error, ritz_values, search, start_vectors, trace_up
@@ -25,18 +26,25 @@ class Strips:
         taps: (2r + 1, stack, m, m), i times the operator from row y + t to row y, for t = -r, ..., r.
         rows: number of rows of the map.
         symmetric_spectrum: bound only the largest eigenvalue, else the largest absolute value.
+        kept: (rows, m) of ones and zeros, for a principal submatrix: rows and columns with a zero are
+            taken out. An eigenvalue 0 for each of them stays, which is no larger than that of a dilation.
     """
 
-    def __init__(self, taps: Tensor, rows: int, *, symmetric_spectrum: bool) -> None:
+    def __init__(
+        self, taps: Tensor, rows: int, *, symmetric_spectrum: bool, kept: Tensor | None = None
+    ) -> None:
         reach = len(taps) // 2
         self.signs = (1,) if symmetric_spectrum else (1, -1)
         # A strip of `reach` rows touches only the strips next to it; the last strip may be cut short.
         self.height, self.size = max(1, reach), taps.shape[-1]
         self.strips, self.last = -(-rows // self.height), (rows - 1) % self.height + 1
-        if reach == 0:  # all rows are alike and alone
+        if reach == 0 and kept is None:  # all rows are alike and alone
             self.strips = 1
         self.diagonal = self._block(taps, reach, 0)
         self.below = self._block(taps, reach, -self.height)
+        if kept is not None:
+            kept = F.pad(kept, (0, 0, 0, self.strips * self.height - rows)).view(self.strips, -1, 1)
+        self.kept = kept
 
     def _block(self, taps: Tensor, reach: int, offset: int) -> Tensor:
         """From the rows j of one strip to the rows i of the strip -offset rows further down."""
@@ -47,18 +55,28 @@ class Strips:
         ]
         return torch.cat([torch.cat(row, dim=-1) for row in block], dim=-2)
 
-    def eigenvalue_upper_bound(self, proved: float, estimate: float | None = None) -> float:
+    def eigenvalue_upper_bound(
+        self,
+        proved: float,
+        estimate: float | None = None,
+        *,
+        gap: float = GAP,
+        tolerance: float = TOLERANCE,
+    ) -> float:
         """Bound on the eigenvalues, not below `proved`.
 
         Args:
             proved: what other matrices have been bounded by already.
             estimate: of the largest eigenvalue, if the caller knows a cheap one.
+            gap: relative distance between the estimate and the first guess.
+            tolerance: relative distance between a failed and a successful guess that ends the search.
         """
         n = self.strips * self.diagonal.shape[-1]
         if estimate is None:
             values = ritz_values(self._apply, start_vectors(len(self.diagonal), n).to(self.diagonal.dtype))
             estimate = max(float((sign * values).max()) for sign in self.signs)
-        return max(proved, search(self._prove, estimate, GAP, max(proved, n * 2.0**-44), TOLERANCE))
+        floor = max(proved, n * 2.0**-44)
+        return max(proved, search(self._prove, estimate, gap, floor, tolerance))
 
     def _apply(self, vector: Tensor) -> Tensor:
         """Product of the matrices with vectors (stack, n, 1)."""
@@ -70,13 +88,27 @@ class Strips:
         result[:, self.last * self.size :, -1] = 0
         return result.mT.reshape(vector.shape)
 
+    def _shifted(self, guess: float, sign: int, strip: int) -> Tensor:
+        """The block on the diagonal of s I - sign * H."""
+        shifted = -sign * self.diagonal
+        if self.kept is not None:
+            shifted = shifted * self.kept[strip] * self.kept[strip].mT
+        shifted.diagonal(dim1=1, dim2=2).add_(guess)
+        return shifted
+
+    def _coupling(self, strip: int) -> Tensor:
+        """The block below it, transposed and up to its sign."""
+        below = self.below.mH
+        return below if self.kept is None else below * self.kept[strip] * self.kept[strip + 1].mT
+
     def _prove(self, guess: float) -> float | None:
         bound = 0.0
         for sign in self.signs:
-            diagonal, below = (self.diagonal, self.below) if sign > 0 else (-self.diagonal, -self.below)
-            shifted = -diagonal
-            shifted.diagonal(dim1=1, dim2=2).add_(guess)
-            trace = float(shifted.diagonal(dim1=1, dim2=2).real.sum(dim=1).max()) * self.strips
+            shifted = self._shifted(guess, sign, 0)
+            entries = shifted.diagonal(dim1=1, dim2=2).real
+            if self.kept is not None:  # what is taken out has `guess` on the diagonal
+                entries = entries.clamp(min=guess)
+            trace = float(entries.sum(dim=1).max()) * self.strips
             block = shifted
             for strip in range(self.strips):
                 last = strip == self.strips - 1
@@ -87,8 +119,9 @@ class Strips:
                     return None
                 if not last:
                     # Signs of the coupling drop out of the next block: it enters as Y^H Y.
-                    solved = torch.linalg.solve_triangular(factor, below.mH, upper=False)
-                    block = _minus_gram(shifted, solved)
+                    solved = torch.linalg.solve_triangular(factor, self._coupling(strip), upper=False)
+                    following = shifted if self.kept is None else self._shifted(guess, sign, strip + 1)
+                    block = _minus_gram(following, solved)
             # An entry of the factor sums over at most two strips. The trace counts the last strip as a whole,
             # which only makes it larger: a diagonal that was factorised in the first strip is positive.
             terms = 2 * self.diagonal.shape[-1]
