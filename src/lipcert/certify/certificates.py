@@ -1,6 +1,7 @@
 """Certificates: from logits, pair bounds and rounding errors to radii."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,21 @@ class Certificates:
         certified, median = int((self.radius > 0).sum()), shown(float(self.radius.median()))
         proof = "proved" if self.proved else "measured"
         return f"Certificates({len(self)} images, {certified} certified, median radius {median}, {proof})"
+
+
+def join(parts: Sequence[Certificates]) -> Certificates:
+    """The certificates that one network gave to several sets of images, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Certificates(
+        torch.cat([part.prediction for part in parts]),
+        torch.cat([part.radius for part in parts]),
+        torch.cat([part.runner_up for part in parts]),
+        torch.cat([part.margin for part in parts]),
+        torch.cat([part.rounding for part in parts]),
+        parts[0].lipschitz,
+        all(part.proved for part in parts),
+    )
 
 
 def certificates_from(

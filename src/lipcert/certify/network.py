@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from lipcert.certify.certificates import Certificates, certificates_from
+from lipcert.certify.certificates import Certificates, certificates_from, join
 from lipcert.certify.curve import shown_bound
 from lipcert.certify.images import as_batch, check_images
 from lipcert.errors import ArgumentError, NotProvedError, check_positive
 from lipcert.files import write_or_explain
+from lipcert.models.freezing import FrozenNetwork, fastest
 from lipcert.operators import Concatenation, Flow, Operator, Sequence, Shape, WeightedSum
 from lipcert.operators.operator import LARGEST_RADIUS
 from lipcert.operators.proved import Proved
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """progress(done, total): called after every batch."""
+BATCH = 256
+"""Images that are certified at once. The last bits of a logit depend on it."""
 LARGEST_SIZE = 1e100
 """No computed number may come near the largest float64, 1.8e308, anywhere in a ball."""
 
@@ -92,7 +95,7 @@ class ProvedNetwork:
         return moved
 
     def certify(
-        self, images: "Images", *, batch_size: int = 256, progress: Progress | None = None
+        self, images: "Images", *, batch_size: int = BATCH, progress: Progress | None = None
     ) -> Certificates:
         r"""Predictions, each with its own radius in l2, proved.
 
@@ -121,16 +124,7 @@ class ProvedNetwork:
             parts.append(self._certify(batch[start : start + batch_size]))
             if progress is not None:
                 progress(min(start + batch_size, len(batch)), len(batch))
-        if len(parts) == 1:
-            return parts[0]
-        return Certificates(
-            torch.cat([part.prediction for part in parts]),
-            torch.cat([part.radius for part in parts]),
-            torch.cat([part.runner_up for part in parts]),
-            torch.cat([part.margin for part in parts]),
-            torch.cat([part.rounding for part in parts]),
-            self.lipschitz,
-        )
+        return join(parts)
 
     @torch.no_grad()
     def _certify(self, images: Tensor) -> Certificates:
@@ -160,7 +154,7 @@ class ProvedNetwork:
         return certificates_from(logits, self.pair_bounds, slack, self.lipschitz)
 
     @torch.no_grad()
-    def logits(self, images: "Images", *, batch_size: int = 256) -> Tensor:
+    def logits(self, images: "Images", *, batch_size: int = BATCH) -> Tensor:
         """Logits (N, K) in float64, those that certificates speak of."""
         check_positive(batch_size=batch_size)
         batch = self.checked(images)
@@ -169,6 +163,16 @@ class ProvedNetwork:
             for start in range(0, max(len(batch), 1), batch_size)
         ]
         return torch.cat(parts)
+
+    def module(self, dtype: torch.dtype = torch.float32) -> FrozenNetwork:
+        """The classifier as a `torch.nn.Module`, differentiable in its input, for attacks and other tools.
+
+        It takes pixels in [0, 1] and returns logits, in evaluation mode and without parameters. In float64 it
+        computes what certificates speak of. In float32 it is faster and nearly the same function: believe a
+        change of class only if `certify` predicts it, too.
+        """
+        operator = self.operator if dtype is torch.float64 else fast_form(self.operator.to(dtype=dtype))
+        return FrozenNetwork(operator, self.input_shape).eval()
 
     def checked(self, images: "Images") -> Tensor:
         """Images as a batch that this network takes, or an ArgumentError."""
@@ -184,7 +188,8 @@ class ProvedNetwork:
         """
         from lipcert.certify.network_file import to_bytes
 
-        write_or_explain(Path(path), to_bytes(self)[0])
+        content, vars(self)["hash"] = to_bytes(self)
+        write_or_explain(Path(path), content)
 
     def __repr__(self) -> str:
         rows = [
@@ -199,6 +204,15 @@ class ProvedNetwork:
             f"{self.name}: images {_sides(self.input_shape)}, {len(self.classes)} classes, constant "
             f"{shown_bound(self.lipschitz, 7)} from pixels to features, proved\n{table}"
         )
+
+
+def fast_form(operator: Operator) -> Operator:
+    """The leaves without their proofs, each in the form that is fast in float32."""
+    if isinstance(operator, Proved):
+        return fastest(operator.operator, operator.input_shape)
+    if isinstance(operator, Sequence):
+        return Sequence.of(*map(fast_form, operator.parts))
+    return operator
 
 
 def leaves(operator: Operator) -> Iterator[Operator]:

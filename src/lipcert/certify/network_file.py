@@ -22,6 +22,7 @@ from torch import Tensor
 from lipcert.certify.network import ProvedNetwork
 from lipcert.errors import ArgumentError, CheckpointError, LipcertError
 from lipcert.operators import KINDS, Operator
+from lipcert.schema import parse_json
 
 FORMAT = "lipcert proved network 1"
 KEY = "lipcert-proved"
@@ -91,8 +92,10 @@ def _describe(value: Any, arrays: list[Tensor], depth: int = 1) -> Any:
         }
         return {"kind": type(value).__name__} | entries
     if isinstance(value, Tensor):
-        arrays.append(value)
-        return {"array": len(arrays) - 1}
+        places = [place for place, array in enumerate(arrays) if array is value]  # of a layer that runs twice
+        if not places:
+            arrays.append(value)
+        return {"array": places[0] if places else len(arrays) - 1}
     if isinstance(value, tuple):
         return [_describe(item, arrays, depth) for item in value]
     return value
@@ -118,6 +121,11 @@ def read_network(path: Path) -> ProvedNetwork:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return from_bytes(content, path)
+
+
+def from_bytes(content: bytes, path: Path) -> ProvedNetwork:
+    """The same from the content of the file, whose path is for errors."""
     try:
         header, description, start = _header(content)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -158,7 +166,7 @@ def _header(content: bytes) -> tuple[dict[str, Any], dict[str, Any], int]:
     if len(content) < 8 or length > LARGEST_HEADER or start > len(content):
         raise ValueError("its header is not whole")
     header = json.loads(content[8:start])
-    description = json.loads(header.pop("__metadata__")[KEY])
+    description = parse_json(header.pop("__metadata__")[KEY])
     if not isinstance(description, dict) or not isinstance(description["format"], str):
         raise TypeError("its description is no table")
     if not re.fullmatch("[0-9a-f]{64}", str(description["sha256"])):
@@ -176,10 +184,11 @@ def _header(content: bytes) -> tuple[dict[str, Any], dict[str, Any], int]:
 
 
 class _Reader:
-    """Builds operators from their description; every array is used once."""
+    """Builds operators from their description; every array is used."""
 
     def __init__(self, header: dict[str, Any], content: bytes, start: int) -> None:
         self.header, self.start, self.unused = header, start, set(header)
+        self.arrays: dict[str, Tensor] = {}
         self.content = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         self.depth = 0
 
@@ -220,8 +229,10 @@ class _Reader:
         return built
 
     def _array(self, name: str) -> Tensor:
-        self.unused.remove(name)
-        entry = self.header[name]
-        begin, end = (self.start + offset for offset in entry["data_offsets"])
-        raw = self.content[begin:end].clone()
-        return raw.view(DTYPES[entry["dtype"]]).double().reshape(entry["shape"])
+        self.unused.discard(name)
+        if name not in self.arrays:
+            entry = self.header[name]
+            begin, end = (self.start + offset for offset in entry["data_offsets"])
+            raw = self.content[begin:end].clone()
+            self.arrays[name] = raw.view(DTYPES[entry["dtype"]]).double().reshape(entry["shape"])
+        return self.arrays[name]

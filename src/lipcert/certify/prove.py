@@ -37,7 +37,7 @@ def prove(
     Args:
         model: a network of lipcert's layers, also inside DDP or torch.compile; docs/own-network.md lists the
             modules and functions of torch that are known.
-        input_shape: (C, H, W) of one image; by default the one that a LipConvnet was built for.
+        input_shape: (C, H, W) of one image; by default the one that a builder made the model for.
         classes: names of the logits; by default "class 0", "class 1", ...
 
     Raises:
@@ -78,8 +78,8 @@ def prove(
 def certify(model: nn.Module | ProvedNetwork, images: "Images") -> Certificates:
     """Certify the predictions of a model, each with its own radius in l2; see `ProvedNetwork.certify`.
 
-    For one call. A model is proved anew every time, which takes seconds: to certify more than once, keep
-    what `lipcert.prove` returns.
+    The model is proved again on every call, which takes seconds: to certify more than once, keep what
+    `lipcert.prove` returns.
 
     Args:
         model: as `lipcert.prove` takes it, or a proved network.
@@ -97,7 +97,7 @@ def proved_for(model: nn.Module | ProvedNetwork, images: "Images") -> ProvedNetw
     known = getattr(getattr(inner, "config", None), "input_shape", None)
     if known is None:
         batch = as_batch(images)
-        check_images(batch, tuple(batch.shape[1:]))
+        check_images(batch, () if batch.is_nested else tuple(batch.shape[1:]))
         known = tuple(batch.shape[1:])
     return prove(inner, known)
 

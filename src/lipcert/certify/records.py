@@ -1,17 +1,22 @@
 """certificates.jsonl: one header line on what was certified and how, then one line per image.
 
-Test images and pictures of one's own have the same records; a picture has a file in place of a label.
+Test images and pictures of one's own have the same records. A picture has no label, but a file, the SHA-256
+of that file and, where it was resized, its size and a radius in the original; one that could not be read has
+a line with the reason, under `error`.
 """
 
+import gzip
 import json
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from reprlib import repr as brief
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -20,23 +25,12 @@ from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.outcomes import Outcomes
 from lipcert.errors import CheckpointError
-from lipcert.files import write_or_explain
+from lipcert.files import CERTIFICATES, CONFIG, write_or_explain
 from lipcert.machine import command_line, cpu_model
+from lipcert.schema import build, parse_json
 
-FILE = "certificates.jsonl"
 FORMAT = "lipcert certificates 2"
-HEADER = {
-    "network",
-    "network_sha256",
-    "name",
-    "input_shape",
-    "data",
-    "data_sha256",
-    "classes",
-    "lipschitz",
-    "layers",
-}
-"""What the first line says at least; who made the records, and where, may be left out."""
+CLASS = ("prediction", "runner_up")
 
 
 @dataclass(frozen=True)
@@ -45,90 +39,189 @@ class Images:
 
     Attributes:
         data: name, or folder, of a set of test images; None for pictures of one's own.
-        data_hash: SHA-256 of all images, and labels if there are any.
+        data_hash: SHA-256 of all images, and labels if there are any; of the names of one's own pictures.
         count: how many images the whole set has.
         labels: of the certified images, None if unknown.
-        files: of pictures of one's own: path, and size before it was resized (None if it was not).
     """
 
     data: str | None
     data_hash: str
     count: int
     labels: Tensor | None = None
-    files: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """What a line says of a picture of one's own: path, SHA-256 of the file, radius in the original or 0."""
+
+    file: str
+    sha256: str
+    radius_original: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An operator of the network, with its input and its proved constant."""
+
+    path: str
+    layer: str
+    operator: str
+    input_shape: tuple[int, ...]
+    lipschitz: float
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line; who made the records, and where, may be left out."""
+
+    network: str
+    network_sha256: str
+    name: str
+    input_shape: tuple[int, ...]
+    data: str | None
+    data_sha256: str
+    classes: tuple[str, ...]
+    lipschitz: float
+    layers: tuple[Layer, ...]
+    images: int = -1
+    lipcert: str = "?"
+    torch: str = "?"
+    python: str = "?"
+    machine: str = "not said"
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if min([self.lipschitz, *(layer.lipschitz for layer in self.layers)]) < 0:
+            raise ValueError("lipschitz: expected numbers that are not negative")
+        if min(self.input_shape, default=0) < 1:
+            raise ValueError(f"input_shape: expected positive sides, got {self.input_shape}")
+
+
+class Line(TypedDict):
+    """One of the other lines: null is an unknown label, and infinite in margin, rounding and radius."""
+
+    index: int
+    label: int | None
+    prediction: int
+    runner_up: int
+    margin: float | None
+    rounding: float | None
+    radius: float | None
+    file: NotRequired[str]
+    sha256: NotRequired[str]
+    resized_from: NotRequired[str | None]
+    radius_original: NotRequired[float | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The certificate of one image; `picture` is one of one's own."""
+
+    index: int
+    label: int | None
+    prediction: int
+    runner_up: int
+    margin: float
+    rounding: float
+    radius: float
+    picture: PictureRow | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("index", "margin", "rounding", "radius"):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"{name}: expected a number that is not negative, or null, got {value!r}")
 
 
 @dataclass(frozen=True)
 class Records:
-    """The content of certificates.jsonl; `header` is its first line, `files` are pictures of one's own."""
+    """The content of certificates.jsonl in `folder`."""
 
     folder: Path
-    header: Mapping[str, Any]
-    outcomes: Outcomes
-    margin: Tensor
-    rounding: Tensor
-    files: tuple[str, ...] = ()
+    header: Header
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Predictions and radii beside labels; the label of a picture of one's own is -1, which is no class.
+
+        Raises:
+            CheckpointError: a row names a class that is not there, or claims all radii beside a runner-up.
+        """
+        rows, names = self.rows, range(-1, len(self.classes))
+        labels = [-1 if row.label is None else row.label for row in rows]
+        whole = [[row.index for row in rows], labels, *([getattr(row, n) for row in rows] for n in CLASS)]
+        problem = None
+        if not all(number in names for column in whole[1:] for number in column) or min(whole[2]) < 0:
+            problem = f"a class is none of the {len(self.classes)}"
+        elif any(not math.isfinite(row.radius) and row.runner_up >= 0 for row in rows):
+            problem = "a radius is not finite"
+        if problem is not None:
+            raise CheckpointError(
+                f"{self.folder / CERTIFICATES} is damaged ({problem}); run `lipcert certify` again"
+            )
+        index, label, prediction, runner_up = (torch.tensor(column, device="cpu") for column in whole)
+        return Outcomes(index, label, prediction, runner_up, self._column("radius"))
+
+    @property
+    def certificates(self) -> Certificates:
+        """What was written, as `ProvedNetwork.certify` returned it."""
+        found = self.outcomes
+        return Certificates(
+            found.prediction, found.radius, found.runner_up, self.margin, self.rounding, self.lipschitz
+        )
+
+    @property
+    def margin(self) -> Tensor:
+        """(N,), difference of the two largest logits."""
+        return self._column("margin")
+
+    @property
+    def rounding(self) -> Tensor:
+        """(N,), what rounding takes off the margin."""
+        return self._column("rounding")
+
+    @property
+    def pictures(self) -> tuple[PictureRow, ...]:
+        """Pictures of one's own."""
+        return tuple(row.picture for row in self.rows if row.picture is not None)
 
     @property
     def network_file(self) -> Path:
         """The file of the proved network."""
-        return self.folder / str(self.header["network"])
+        return self.folder / self.header.network
 
     @property
     def network_hash(self) -> str:
         """SHA-256 of that file."""
-        return str(self.header["network_sha256"])
+        return self.header.network_sha256
 
     @property
     def network(self) -> str:
         """The network in a few words."""
-        return str(self.header["name"])
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of the images."""
-        return tuple(self.header["input_shape"])
-
-    @property
-    def layers(self) -> Sequence[Mapping[str, Any]]:
-        """Path, layer, operator, input shape and proved constant of every operator."""
-        layers: Sequence[Mapping[str, Any]] = self.header["layers"]
-        return layers
+        return self.header.name
 
     @property
     def data(self) -> str:
         """Name, or folder, of the images; "pictures" for those of one's own."""
-        return str(self.header["data"] or "pictures")
+        return self.header.data or "pictures"
 
     @property
     def data_hash(self) -> str:
         """SHA-256 of the whole set of images and labels that the records point into."""
-        return str(self.header["data_sha256"])
+        return self.header.data_sha256
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
-        return tuple(self.header["classes"])
+        return self.header.classes
 
     @property
     def lipschitz(self) -> float:
         """Proved constant from pixels to features."""
-        return float(self.header["lipschitz"])
+        return self.header.lipschitz
 
-    @property
-    def command(self) -> str:
-        """What was typed."""
-        return str(self.header.get("command", ""))
-
-    @property
-    def versions(self) -> str:
-        """Of the software, in a few words."""
-        return ", ".join(f"{name} {self.header.get(name, '?')}" for name in ("lipcert", "torch", "python"))
-
-    @property
-    def machine(self) -> str:
-        """Processor and system."""
-        return str(self.header.get("machine", "not said"))
+    def _column(self, name: str) -> Tensor:
+        return torch.tensor([getattr(row, name) for row in self.rows], dtype=torch.float64, device="cpu")
 
 
 def write_records(
@@ -146,7 +239,19 @@ def write_records(
     Raises:
         CheckpointError: the folder cannot be written to.
     """
-    header = {
+    header = header_of(folder, images, network=network, file=file)
+    lines = [json.dumps(header), *map(json.dumps, rows_of(certificates, images))]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"out: cannot make the folder {folder}: {error.strerror or error}") from error
+    write_or_explain(folder / CERTIFICATES, ("\n".join(lines) + "\n").encode())
+    return folder / CERTIFICATES
+
+
+def header_of(folder: Path, images: Images, *, network: ProvedNetwork, file: Path) -> dict[str, Any]:
+    """The first line of records in `folder`; arguments as of `write_records`."""
+    return {
         "format": FORMAT,
         "network": _relative(file.resolve(), folder.resolve()),
         "network_sha256": network.hash,
@@ -156,7 +261,7 @@ def write_records(
         "data_sha256": images.data_hash,
         "images": images.count,
         "classes": network.classes,
-        "lipschitz": certificates.lipschitz,
+        "lipschitz": network.lipschitz,
         "layers": [
             {"path": leaf.path, "layer": leaf.layer, "operator": type(leaf.operator).__name__,
              "input_shape": leaf.input_shape, "lipschitz": leaf.lipschitz}
@@ -168,13 +273,6 @@ def write_records(
         "machine": f"{cpu_model()}, {platform.platform()}",
         "command": command_line(),
     }  # fmt: skip
-    lines = [json.dumps(header), *map(json.dumps, rows_of(certificates, images))]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"out: cannot make the folder {folder}: {error.strerror or error}") from error
-    write_or_explain(folder / FILE, ("\n".join(lines) + "\n").encode())
-    return folder / FILE
 
 
 def rows_of(certificates: Certificates, images: Images) -> list[dict[str, Any]]:
@@ -186,60 +284,58 @@ def rows_of(certificates: Certificates, images: Images) -> list[dict[str, Any]]:
         certificates.margin.tolist(), certificates.rounding.tolist(), certificates.radius.tolist(),
         strict=True,
     )  # fmt: skip
-    rows = [
+    return [
         {
             "index": index, "label": label, "prediction": prediction, "runner_up": runner_up,
             "margin": _finite(margin), "rounding": _finite(rounding), "radius": _finite(radius),
         }
         for index, (label, prediction, runner_up, margin, rounding, radius) in enumerate(columns)
     ]  # fmt: skip
-    for row, (file, resized) in zip(rows, images.files, strict=False):
-        row |= {"file": file, "resized_from": resized}
-    return rows
 
 
-def read_records(folder: Path) -> Records:
-    """Read certificates.jsonl from a folder.
+def read_records(place: Path) -> Records:
+    """Read certificates.jsonl, or the one of a folder; it may be compressed (.gz).
 
     Raises:
         CheckpointError: it is not there, or damaged.
     """
-    path = folder / FILE
+    folder, path = (place, place / CERTIFICATES) if place.is_dir() else (place.parent, place)
     if not path.is_file():
         remedy = (
             f"has no certificates yet; run `lipcert certify {folder}` first"
-            if (folder / "config.toml").is_file()
-            else f"expected a folder with {FILE}, which `lipcert certify` writes"
+            if (folder / CONFIG).is_file()
+            else f"expected a folder with {CERTIFICATES}, which `lipcert certify` writes"
         )
-        raise CheckpointError(f"{folder}: {remedy}")
+        raise CheckpointError(f"{place}: {remedy}")
     try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines()
-        header = json.loads(first)
-        if header["format"] != FORMAT:
-            raise ValueError(f"expected format {FORMAT!r}, got {header['format']!r}")
-        if missing := HEADER - header.keys():
-            raise ValueError(f"its first line lacks {', '.join(sorted(missing))}")
-        rows = [json.loads(line) for line in lines]
-        whole = {
-            # A picture of one's own has no label: -1 is no class.
-            k: torch.tensor([-1 if row[k] is None else row[k] for row in rows], device="cpu")
-            for k in ("index", "label", "prediction", "runner_up")
-        }
-        real = {
-            k: torch.tensor(
-                [math.inf if row[k] is None else row[k] for row in rows], dtype=torch.float64, device="cpu"
-            )
-            for k in ("margin", "rounding", "radius")
-        }
-        if bool((~real["radius"].isfinite() & (whole["runner_up"] >= 0)).any()):
-            raise ValueError("a radius is not finite")
-        outcomes = Outcomes(
-            whole["index"], whole["label"], whole["prediction"], whole["runner_up"], real["radius"]
-        )
-        files = tuple(str(row["file"]) for row in rows if "file" in row)
-        return Records(folder, header, outcomes, real["margin"], real["rounding"], files)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        first, *lines = content.decode("utf-8").splitlines()
+        about = parse_json(first)
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            found = about.get("format") if isinstance(about, dict) else about
+            raise ValueError(f"expected the format {FORMAT!r}, got {brief(found)}")
+        header: Header = build(Header, about)
+        if not lines:
+            raise ValueError("expected one line for each image, got none")
+        rows = (_row(parse_json(text), n) for n, text in enumerate(lines, start=2))
+        # A picture that could not be read has a line, which claims nothing.
+        return Records(folder, header, tuple(row for row in rows if row is not None))
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); run `lipcert certify {folder}` again") from error
+
+
+def _row(content: Any, number: int) -> Row | None:
+    if isinstance(content, dict) and "error" in content:
+        return None
+    line: Line = build(Line, content, f"line {number}")
+    margin, rounding, radius = (
+        math.inf if value is None else value for value in (line["margin"], line["rounding"], line["radius"])
+    )
+    picture = None
+    if "file" in line:
+        picture = PictureRow(line["file"], line.get("sha256", ""), line.get("radius_original") or 0.0)
+    index, label = line["index"], line["label"]
+    return Row(index, label, line["prediction"], line["runner_up"], margin, rounding, radius, picture)
 
 
 def _relative(path: Path, folder: Path) -> str:

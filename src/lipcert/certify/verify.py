@@ -31,8 +31,8 @@ from lipcert.certify.independent import (
     evaluate,
     read_network,
 )
-from lipcert.certify.independent.records import Row, Written, read_written
 from lipcert.certify.independent.tree import Array
+from lipcert.certify.records import Records, Row, read_records
 from lipcert.errors import ArgumentError, CheckpointError
 
 ALLOWED = 1e-6
@@ -84,8 +84,8 @@ class Verification:
 
 
 def verify(
-    records: str | os.PathLike[str],
-    network_file: str | os.PathLike[str],
+    records: Records | str | os.PathLike[str],
+    network: Network | str | os.PathLike[str],
     images: Tensor,
     labels: Tensor | None = None,
     *,
@@ -99,8 +99,8 @@ def verify(
     operator, the stated constant must not be below the derived one.
 
     Args:
-        records: certificates.jsonl, or its folder.
-        network_file: the proved network that the records were written for.
+        records: certificates.jsonl, or its folder, or what `read_records` made of it.
+        network: the proved network that the records were written for: its file, or what was read from it.
         images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1].
         labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
@@ -112,11 +112,11 @@ def verify(
     """
     if sample < 1:
         raise ArgumentError(f"sample: expected at least 1, got {sample}")
-    written, network = read_written(Path(records)), read_network(network_file)
-    if network.sha256 != written.network_sha256:
-        raise CheckpointError(
-            f"{network_file}: is another network than the one that {records} was written for"
-        )
+    written = records if isinstance(records, Records) else read_records(Path(records))
+    named, network = network, network if isinstance(network, Network) else read_network(network)
+    if network.sha256 != written.network_hash:
+        place = "network" if named is network else named
+        raise CheckpointError(f"{place}: is another network than the one that the records were written for")
     problems = _wrong_header(written, network, len(images)) + _wrong_labels(written.rows, labels)
     chosen = sorted(np.random.default_rng(seed).permutation(len(written.rows))[:sample].tolist())
     rows = [written.rows[i] for i in chosen]
@@ -142,15 +142,16 @@ def verify(
     )  # fmt: skip
 
 
-def _wrong_header(written: Written, network: Network, images: int) -> list[str]:
+def _wrong_header(written: Records, network: Network, images: int) -> list[str]:
     """What the first line says of the network and of the images, and is not so."""
     problems = []
     if written.classes != network.classes:
         problems.append("the records name the classes otherwise than the network does")
-    if written.layers != tuple((leaf.path, leaf.kind, leaf.stated) for leaf in network.leaves):
+    stated = tuple((layer.path, layer.operator, layer.lipschitz) for layer in written.header.layers)
+    if stated != tuple((leaf.path, leaf.kind, leaf.stated) for leaf in network.leaves):
         problems.append("the records list other operators or constants than the network's file")
-    if written.images != images:
-        problems.append(f"the records speak of a set of {written.images} images, but it has {images}")
+    if written.header.images != images:
+        problems.append(f"the records speak of a set of {written.header.images} images, but it has {images}")
     return problems
 
 
@@ -171,7 +172,7 @@ def _wrong_labels(rows: tuple[Row, ...], labels: Tensor | None) -> list[str]:
 
 
 def _wrong_constants(
-    layers: tuple[Layer, ...], constants: Constants, network: Network, written: Written
+    layers: tuple[Layer, ...], constants: Constants, network: Network, written: Records
 ) -> list[str]:
     """Constants that are stated and disproved, or stated and not confirmed."""
     problems = []

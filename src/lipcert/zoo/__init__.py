@@ -1,9 +1,12 @@
-"""Networks that ship with the package: weights, a proved file and a card (JSON) each."""
+"""Networks that ship with the package: weights, a proved file, its certificates and a card (JSON) each."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 PROVED = ".proved.safetensors"
+CERTIFICATES = ".certificates.jsonl.gz"
 
 
 def networks() -> dict[str, Path]:
@@ -15,3 +18,16 @@ def networks() -> dict[str, Path]:
 def proved_networks() -> dict[str, Path]:
     """The proved files, by name: what certifies."""
     return {file.name.removesuffix(PROVED): file for file in sorted(FOLDER.glob(f"*{PROVED}"))}
+
+
+def certificates() -> dict[str, Path]:
+    """The records of the test images, by name: what `lipcert verify` checks."""
+    files = sorted(FOLDER.glob(f"*{CERTIFICATES}"))
+    return {file.name.removesuffix(CERTIFICATES): file for file in files}
+
+
+def card(name: str) -> dict[str, Any]:
+    """What is known about a network: its training, accuracies, audit; {} if nobody wrote a card."""
+    path = FOLDER / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

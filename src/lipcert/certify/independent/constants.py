@@ -1,7 +1,9 @@
 """Lipschitz constants of a proved network, derived without a look at those that its file states.
 
-Matrices and circular convolutions: see `norms`. Polynomials of skew operators: see `skew`. Activations and
-rearrangements have constant 1 in exact arithmetic.
+Matrices and circular convolutions: see `norms`. Zero-padded ones: see `convolution`. Polynomials of skew
+operators: see `skew`. A gradient step x - V^T relu(V x + b) has the Jacobian I - V^T S V, S between 0 and 1,
+and so the constant max(1, ||V||^2 - 1). Pooling: see `pointwise`. Activations and rearrangements have
+constant 1 in exact arithmetic, most functions of one number too.
 """
 
 import math
@@ -9,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lipcert.certify.independent.convolution import convolution_norm_bound, same_size
 from lipcert.certify.independent.norms import UNIT, UP, circular_norm_bound, norm_bound
+from lipcert.certify.independent.pointwise import pool_bound
 from lipcert.certify.independent.skew import modulus_bound, skew_norm_bound, skew_taps
-from lipcert.certify.independent.tree import Array, Combinator, Leaf, Network, Node
+from lipcert.certify.independent.tree import SLOPES, Array, Combinator, Leaf, Network, Node
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class Constants:
 
     Attributes:
         leaves: Lipschitz constant of every operator.
-        operator_norms: bound on ||A|| where the operator is a polynomial of A, else the same constant.
+        operator_norms: bound on ||A|| where the operator is a polynomial, or a gradient step, of A, else the
+            same constant.
         lipschitz: from pixels to the features in front of the last matrix.
         pairs: (K, K), from pixels to the differences of two logits.
     """
@@ -50,13 +55,28 @@ def _leaf(leaf: Leaf) -> tuple[float, float]:
             return modulus_bound(v["coefficients"], norm), norm
         except OverflowError:
             return math.inf, norm
+    if leaf.kind == "GradientStep":
+        norm = convolution_norm_bound(same_size(v["kernel"]), leaf.input_shape[1:])
+        return max(1.0, (norm * norm - 1) * UP), norm
     bound = 1.0
     if leaf.kind == "ChannelAffine":
         bound = float((1 / np.abs(v["std"])).max()) * UP
     elif leaf.kind == "Matrix":
         bound = norm_bound(v["weight"][None])
-    elif leaf.kind == "CircularConvolution":
-        bound = circular_norm_bound(v["kernel"], *leaf.input_shape[1:])
+    elif leaf.kind in ("CircularConvolution", "TransposedConvolution"):
+        kernels = np.split(v["kernel"], v["groups"])
+        # An adjoint has the norm of the convolution, whose input is the output here.
+        larger = v["stride"] if leaf.kind == "TransposedConvolution" else 1
+        height, width = (larger * side for side in leaf.input_shape[1:])
+        bound = max(circular_norm_bound(k, height, width, v["stride"], v["dilation"]) for k in kernels)
+    elif leaf.kind == "Convolution":
+        bound = convolution_norm_bound(v, leaf.input_shape[1:])
+    elif leaf.kind == "Elementwise":
+        bound = max(SLOPES[v["function"]], abs(v["slope"]))
+    elif leaf.kind == "Repeat":
+        bound = math.sqrt(math.prod(v["block"])) * UP
+    elif leaf.kind == "Pool":
+        bound = pool_bound(v, leaf.input_shape[1:])
     elif leaf.kind == "SpectralConvolution":
         s = v["spectrum"]
         bound = norm_bound(s[..., 0] + 1j * s[..., 1] if s.ndim == 4 else s)

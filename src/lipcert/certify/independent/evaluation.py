@@ -10,12 +10,15 @@ is computed as well. So a large bias makes E large, and E is only ever taken off
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lipcert.certify.independent.activations import activate
 from lipcert.certify.independent.constants import Constants
+from lipcert.certify.independent.convolution import convolve, same_size
 from lipcert.certify.independent.norms import UNIT
+from lipcert.certify.independent.pointwise import elementwise, pool
 from lipcert.certify.independent.skew import skew_taps
 from lipcert.certify.independent.tree import Array, Combinator, Leaf, Network, Node
 
@@ -120,6 +123,20 @@ def apply(leaf: Leaf, x: Array, operator_norm: float) -> tuple[Array, Array]:
         return np.concatenate([x, zeros], axis=1), exact
     if kind == "ChannelSlice":
         return x[:, v["start"] : v["stop"]], exact
+    if kind == "Transpose":
+        return x.transpose(0, *(axis + 1 for axis in v["order"])), exact
+    if kind == "Repeat":
+        return x.repeat(v["block"][0], axis=2).repeat(v["block"][1], axis=3), exact
+    if kind in ("Elementwise", "Pool"):
+        y, sizes = (elementwise if kind == "Elementwise" else pool)(v, x)
+        return y, UNIT * norms(sizes)
+    if kind == "Convolution":
+        y, sizes = convolve(v, x)
+        return _add_bias(y, gamma(v["kernel"][0].size) * norms(sizes), v["bias"])
+    if kind == "Frame":
+        margin, cut = max(0, v["margin"]), max(0, -v["margin"])
+        y = np.pad(x, ((0, 0), (0, 0), (margin, margin), (margin, margin)))
+        return y[:, :, cut : y.shape[2] - cut, cut : y.shape[3] - cut], exact
     if kind == "ChannelAffine":
         column = (-1, *(1,) * (x.ndim - 2))
         y = (x - v["mean"].reshape(column)) / v["std"].reshape(column)
@@ -127,9 +144,12 @@ def apply(leaf: Leaf, x: Array, operator_norm: float) -> tuple[Array, Array]:
     if kind == "Matrix":
         y, sizes = x @ v["weight"].T, np.abs(x) @ np.abs(v["weight"]).T
         return _add_bias(y, gamma(x.shape[1]) * norms(sizes), v["bias"])
+    if kind == "GradientStep":
+        return _gradient_step(x, v, operator_norm)
     if kind == "CircularConvolution":
-        taps = v["kernel"].transpose(2, 3, 0, 1).reshape(-1, *v["kernel"].shape[:2])
-        return _add_bias(*_correlate(x, taps, circular=True), v["bias"])
+        return _add_bias(*_circular(x, v), v["bias"])
+    if kind == "TransposedConvolution":
+        return _add_bias(*_transposed(x, v), v["bias"])
     if kind == "SpectralConvolution":
         return _add_bias(*_spectral(x, v["spectrum"], operator_norm), v["bias"])
     if kind == "SkewPolynomial":
@@ -157,16 +177,49 @@ def _add_bias(y: Array, error: Array, bias: Array | None) -> tuple[Array, Array]
     return y, (error + UNIT * norms(y)) * INFLATE
 
 
-def _correlate(x: Array, taps: Array, *, circular: bool) -> tuple[Array, Array]:
-    """y[o, p] = sum over i, t of K[o, i, t] x[i, p + t - k // 2], tap by tap, and its rounding."""
+def _circular(x: Array, v: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Every group of channels by itself; what is off in their outputs adds up as their squares do."""
+    parts = zip(np.split(x, v["groups"], axis=1), np.split(v["kernel"], v["groups"]), strict=True)
+    made = []
+    for group, kernel in parts:
+        taps = kernel.transpose(2, 3, 0, 1).reshape(-1, *kernel.shape[:2])
+        made.append(_correlate(group, taps, circular=True, stride=v["stride"], dilation=v["dilation"]))
+    error = np.sqrt(sum(own**2 for _, own in made)) * INFLATE
+    return np.concatenate([y for y, _ in made], axis=1), error
+
+
+def _transposed(x: Array, v: Mapping[str, Any]) -> tuple[Array, Array]:
+    """y[o, s p + d (t - k // 2)] = sum over i, t of K[i, o, t] x[i, p], tap by tap, and its rounding."""
     n, _, h, w = x.shape
+    step, count, size = v["stride"], v["groups"], v["kernel"].shape[-1]
+    made = []
+    for group, kernel in zip(np.split(x, count, axis=1), np.split(v["kernel"], count), strict=True):
+        y, sizes = np.zeros((2, n, kernel.shape[1], step * h, step * w))
+        for ty, tx in np.ndindex(size, size):
+            tap, places = kernel[:, :, ty, tx], [v["dilation"] * (t - size // 2) for t in (ty, tx)]
+            for total, image, matrix in ((y, group, tap), (sizes, np.abs(group), np.abs(tap))):
+                spread = np.zeros_like(total)
+                spread[:, :, ::step, ::step] = np.moveaxis(np.moveaxis(image, 1, 3) @ matrix, 3, 1)
+                total += np.roll(spread, places, axis=(2, 3))
+        made.append((y, gamma(kernel.shape[0] + size**2) * norms(sizes)))
+    error = np.sqrt(sum(own**2 for _, own in made)) * INFLATE
+    return np.concatenate([y for y, _ in made], axis=1), error
+
+
+def _correlate(
+    x: Array, taps: Array, *, circular: bool, stride: int = 1, dilation: int = 1
+) -> tuple[Array, Array]:
+    """y[o, p] = sum over i, t of K[o, i, t] x[i, s p + d (t - k // 2)], tap by tap, and its rounding."""
+    n, _, height, width = x.shape
+    h, w = height // stride, width // stride
     size = math.isqrt(len(taps))
-    reach = size // 2
+    reach = dilation * (size // 2)
     margins = ((0, 0), (reach, reach), (reach, reach), (0, 0))
     padded = np.pad(np.moveaxis(x, 1, 3), margins, mode="wrap" if circular else "constant")
     y, sizes = np.zeros((2, n * h * w, taps.shape[1]))
     for t, (ty, tx) in enumerate(np.ndindex(size, size)):
-        moved = padded[:, ty : ty + h, tx : tx + w].reshape(n * h * w, -1)
+        top, left = dilation * ty, dilation * tx
+        moved = padded[:, top : top + height : stride, left : left + width : stride].reshape(n * h * w, -1)
         y = y + moved @ taps[t].T
         sizes = sizes + np.abs(moved) @ np.abs(taps[t]).T
     error = gamma(x.shape[1] + len(taps)) * norms(sizes.reshape(n, -1))
@@ -186,6 +239,18 @@ def _polynomial(leaf: Leaf, x: Array, operator_norm: float) -> tuple[Array, Arra
         y = moved + term
         error = (operator_norm * error + own + UNIT * (norms(term) + norms(y))) * INFLATE
     return y, error
+
+
+def _gradient_step(x: Array, v: Mapping[str, Any], norm: float) -> tuple[Array, Array]:
+    """The step x - V^T relu(V x + b): what is off in V x + b reaches the end times ||V||."""
+    kernel = v["kernel"]
+    x = np.concatenate([x, np.zeros((len(x), kernel.shape[1] - x.shape[1], *x.shape[2:]))], axis=1)
+    moved, sizes = convolve(same_size(kernel), x)
+    hidden, error = _add_bias(moved, gamma(kernel[0].size) * norms(sizes), v["bias"])
+    back, sizes = convolve(same_size(kernel.swapaxes(0, 1)[..., ::-1, ::-1]), np.maximum(hidden, 0))
+    y = x - back
+    own = gamma(kernel[:, 0].size) * norms(sizes)
+    return y[:, : v["out_channels"]], (norm * error + own + UNIT * norms(y)) * INFLATE
 
 
 def _spectral(x: Array, spectrum: Array, norm: float) -> tuple[Array, Array]:

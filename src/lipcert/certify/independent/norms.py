@@ -44,19 +44,26 @@ def norm_bound(matrices: Array) -> float:
     return float(np.ldexp(math.sqrt(largest) * UP, exponent))
 
 
-def circular_norm_bound(kernel: Array, height: int, width: int) -> float:
+def circular_norm_bound(kernel: Array, height: int, width: int, stride: int = 1, dilation: int = 1) -> float:
     """Upper bound on the norm of a circular convolution with a kernel (out, in, k, k).
 
-    Half of the frequencies of the map are enough; those left out have conjugate matrices.
+    Frequencies of the map that a stride s cannot tell apart, s^2 of them, fall on one of the output: there
+    the matrices of all of them stand side by side, divided by s. Without a stride half of the frequencies
+    are enough; those left out have conjugate matrices.
     """
     out, channels, size, _ = kernel.shape
-    offsets = np.arange(size) - size // 2
+    offsets = dilation * (np.arange(size) - size // 2)
+    kept = width // 2 + 1 if stride == 1 else width
     down = np.exp(2j * np.pi * (np.outer(np.arange(height), offsets) % height) / height)
-    across = np.exp(2j * np.pi * (np.outer(np.arange(width // 2 + 1), offsets) % width) / width)
+    across = np.exp(2j * np.pi * (np.outer(np.arange(kept), offsets) % width) / width)
     bound = 0.0
-    for phases in down:
-        columns = np.einsum("oiyx,y->xoi", kernel, phases).reshape(size, -1)
-        bound = max(bound, norm_bound((across @ columns).reshape(-1, out, channels)))
+    for row in range(height // stride):
+        columns = np.einsum("oiyx,sy->sxoi", kernel, down[row :: height // stride])
+        grid = across @ columns.reshape(stride, size, -1)
+        # (s, kept, out * in) -> (kept / s, out, s * s * in): column v of the output has all v + j width / s.
+        grid = grid.reshape(stride, stride, kept // stride, out, channels)
+        grid = grid.transpose(2, 3, 0, 1, 4).reshape(kept // stride, out, -1)
+        bound = max(bound, norm_bound(grid / stride))
     return (bound + 2 * phase_error(kernel.transpose(2, 3, 0, 1))) * UP
 
 

@@ -23,12 +23,27 @@ FIELDS: dict[str, dict[str, str]] = {
     "ChannelPad": {"channels": "int"},
     "ChannelSlice": {"start": "int", "stop": "int"},
     "Matrix": {"weight": "array", "bias": "array?"},
-    "CircularConvolution": {"kernel": "array", "bias": "array?"},
+    "Frame": {"margin": "int"},
+    "CircularConvolution": {
+        "kernel": "array", "bias": "array?", "stride": "int", "dilation": "int", "groups": "int",
+    },
+    "TransposedConvolution": {
+        "kernel": "array", "bias": "array?", "stride": "int", "dilation": "int", "groups": "int",
+    },
     "SpectralConvolution": {"spectrum": "array", "bias": "array?", "map_size": "sides"},
     "SkewPolynomial": {
         "centre": "array", "taps": "array", "centre_factor": "float", "factor": "float",
         "coefficients": "floats", "in_channels": "int", "out_channels": "int", "bias": "array?",
     },
+    "Convolution": {
+        "kernel": "array", "bias": "array?", "stride": "sides", "padding": "ints", "dilation": "sides",
+        "groups": "int",
+    },
+    "GradientStep": {"kernel": "array", "bias": "array?", "in_channels": "int", "out_channels": "int"},
+    "Transpose": {"order": "ints"},
+    "Repeat": {"block": "sides"},
+    "Pool": {"function": "str", "window": "sides", "stride": "sides", "padding": "ints"},
+    "Elementwise": {"function": "str", "slope": "float"},
     "GroupSort": {"group": "int"},
     "Householder": {"theta": "array"},
     "HouseholderOrder": {"theta": "array", "widths": "array"},
@@ -65,8 +80,8 @@ def read_network(path: str | os.PathLike[str]) -> Network:
         reader = _Reader(_arrays(header, content[start:]))
         shape = reader.read("sides", description["input_shape"])
         tree = reader.node(description["operator"])
-        if reader.arrays:
-            raise ValueError(f"no operator has the arrays {', '.join(sorted(reader.arrays))}")
+        if reader.unused:
+            raise ValueError(f"no operator has the arrays {', '.join(sorted(reader.unused))}")
         classes = reader.read("strs", description["classes"])
         made = output_shape(tree, shape)
         if made != (len(classes),) or not classes:
@@ -117,10 +132,10 @@ def _arrays(header: Mapping[str, Any], numbers: bytes) -> dict[str, Array]:
 
 
 class _Reader:
-    """Nodes from their description; every array is used once."""
+    """Nodes from their description; every array is used."""
 
     def __init__(self, arrays: dict[str, Array]) -> None:
-        self.arrays, self.count = arrays, 0
+        self.arrays, self.unused, self.count = arrays, set(arrays), 0
 
     def node(self, entry: Any) -> Node:
         kind = entry["kind"]
@@ -152,14 +167,15 @@ class _Reader:
             return None
         hint = hint.removesuffix("?")
         if hint == "array":
-            return self.arrays.pop(str(value["array"]))
+            self.unused.discard(str(value["array"]))
+            return self.arrays[str(value["array"])]
         if hint == "leaf":
             if value["kind"] in COMBINATORS or value["kind"] == "Proved":
                 raise ValueError(f"a stated constant of a whole {value['kind']}")
             return value["kind"], self._fields(value["kind"], value)
         if hint == "nodes" and isinstance(value, list):
             return tuple(map(self.node, value))
-        if hint in ("floats", "strs") and isinstance(value, list):
+        if hint in ("floats", "ints", "strs") and isinstance(value, list):
             return tuple(self.read(hint.removesuffix("s"), item) for item in value)
         if hint == "sides" and isinstance(value, list) and all(type(s) is int and s > 0 for s in value):
             return tuple(value)

@@ -1,12 +1,8 @@
 r"""Polynomials of skew convolutions on zero-padded maps: max |p(iy)| over |y| <= rho for a rho >= ||A||.
 
-The operator A is a block Toeplitz matrix of the rows of a map, so s I - iA is block tridiagonal. It is
-factorised into L L^H strip by strip, and then the factorisation is checked: whatever L is,
-
-.. math:: \lambda_{\max}(iA) \le s + \| s I - iA - L L^H \| ,
-
-and the residual is computed, with the rounding of its own computation. So nothing is assumed of LAPACK. s is
-a little above an estimate of the norm by Lanczos; a guess that is too small fails, and the next is larger.
+The operator A is a block Toeplitz matrix of the rows of a map, so s I - iA is block tridiagonal (`strips`). A
+guess s is a little above an estimate of the norm by Lanczos; one that is too small fails, and the next is
+larger.
 """
 
 import math
@@ -17,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lipcert.certify.independent.norms import UNIT, norm_bound, phase_error, scale
+from lipcert.certify.independent.strips import block_bound
 from lipcert.certify.independent.tree import Array
 
 GAP, STEPS = 1e-4, 300
@@ -126,66 +123,9 @@ def _toeplitz(rows: Array, own: range, other: range) -> Array:
 
 def _bound(rows: Array, height: int, s: float) -> float | None:
     """Bound just above s on the eigenvalues of a block Toeplitz matrix (2r + 1, n, n); None if s fails."""
-    reach, n = len(rows) // 2, rows.shape[-1]
-    step = max(1, reach)  # a strip of so many rows touches its neighbours only
+    step = max(1, len(rows) // 2)  # a strip of so many rows touches its neighbours only
     strips = [range(lo, min(lo + step, height)) for lo in range(0, height, step)]
-    inside, across = [], [0.0]
-    factor: Array = np.zeros((0, 0))
-    for j, own in enumerate(strips):
-        shifted = s * np.eye(n * len(own)) - _toeplitz(rows, own, own)
-        residual = UNIT * np.linalg.norm(shifted)
-        if j:
-            coupling = -_toeplitz(rows, own, strips[j - 1])
-            solved = _forward(factor, coupling.conj().T).conj().T
-            left = coupling - _times_lower(solved, factor)
-            across.append(float(np.linalg.norm(left)) * 1.01 + _product_error(solved, factor))
-            shifted = shifted - _lower_product(solved, solved)
-            residual += _product_error(solved, solved) + 2 * UNIT * np.linalg.norm(shifted)
-        try:
-            factor = np.linalg.cholesky(shifted)  # reads the lower triangle only
-        except np.linalg.LinAlgError:
-            return None
-        left = np.tril(shifted - _lower_product(factor, factor, triangular=True))
-        residual += 1.5 * float(np.linalg.norm(left)) + _product_error(factor, factor)
-        inside.append(float(residual))
-    return s + (max(inside) + 2 * max(across)) * (1 + 2.0**-20)
-
-
-def _product_error(a: Array, b: Array) -> float:
-    """Rounding of a product A B^H of complex matrices, and of its difference from another, in norm."""
-    terms, size = 2 * len(a.T) + 8, float(np.linalg.norm(a) * np.linalg.norm(b))
-    return math.sqrt(2) * terms * UNIT * size * 1.01
-
-
-def _spans(n: int, step: int) -> list[tuple[int, int]]:
-    return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
-
-
-def _forward(factor: Array, right: Array) -> Array:
-    """X with L X = B, in blocks; how exact it is will be seen from the residual."""
-    solution = np.empty_like(right)
-    for lo, hi in _spans(len(factor), 128):
-        rest = right[lo:hi] - factor[lo:hi, :lo] @ solution[:lo]
-        solution[lo:hi] = np.linalg.solve(factor[lo:hi, lo:hi], rest)
-    return solution
-
-
-def _lower_product(a: Array, b: Array, *, triangular: bool = False) -> Array:
-    """The lower triangle of A B^H, in blocks; parts of the upper one are left out."""
-    result = np.zeros((len(a), len(b)), dtype=a.dtype)
-    for lo, hi in _spans(len(b), max(64, -(-len(b) // 6))):
-        end = hi if triangular else b.shape[1]
-        result[lo:, lo:hi] = a[lo:, :end] @ b[lo:hi, :end].conj().T
-    return result
-
-
-def _times_lower(a: Array, factor: Array) -> Array:
-    """A L^H for a lower triangular L, without the products with its zeros."""
-    parts = [
-        a[:, :hi] @ factor[lo:hi, :hi].conj().T
-        for lo, hi in _spans(len(factor), max(64, -(-len(factor) // 6)))
-    ]
-    return np.concatenate(parts, axis=1)
+    return block_bound(lambda own, other: _toeplitz(rows, own, other), strips, s)
 
 
 def modulus_bound(coefficients: Sequence[float], rho: float) -> float:

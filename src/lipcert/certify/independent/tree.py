@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+SLOPES = {"relu": 1.0, "leaky relu": 1.0, "abs": 1.0, "tanh": 1.0, "sigmoid": 0.25, "softplus": 1.0}
+"""Functions of one number, and their largest slopes; of a leaky ReLU also what the file says."""
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 LARGEST = 2**26
@@ -89,6 +91,14 @@ def output_shape(node: Node, shape: Shape) -> Shape:
     return made
 
 
+def _windows(sides: Shape, window: Shape, stride: Shape, padding: Shape, dilation: Shape) -> Shape:
+    """How many windows there are in each direction; none or less makes a shape that is refused."""
+    if min(padding) < 0:
+        raise ValueError(f"a padding of {padding}")
+    steps = zip(sides, window, stride, padding, dilation, strict=True)
+    return tuple(max(0, (n + 2 * p - d * (k - 1) - 1) // s + 1) for n, k, s, p, d in steps)
+
+
 def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
     """None if the operator does not take samples of this shape."""
     channels, sides, rank = shape[0] if shape else 0, shape[1:], len(shape)
@@ -113,11 +123,29 @@ def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
         made = sizes["weight"][:1]
         fits = len(sizes["weight"]) == 2 and shape == sizes["weight"][1:] and bias in (None, made)
     elif kind == "CircularConvolution":
-        out, *rest = sizes["kernel"]
-        fits = (
-            rank == 3 and len(rest) == 3 and rest[0] == channels and rest[1] == rest[2] and rest[1] % 2 == 1
-        )
-        fits, made = fits and bias in (None, (out,)), (out, *sides)
+        (out, *rest), step, count = sizes["kernel"], v["stride"], v["groups"]
+        fits = rank == 3 and len(rest) == 3 and rest[1] == rest[2] and rest[1] % 2 == 1
+        fits = fits and min(step, v["dilation"], count) > 0 and rest[0] * count == channels
+        fits = fits and not (out % count or any(side % step for side in sides))
+        # The map with what wraps around it has to fit into memory, too.
+        fits = fits and channels * math.prod(side + v["dilation"] * rest[1] for side in sides) <= LARGEST
+        made = (out, *(side // step for side in sides)) if fits else shape
+        fits = fits and bias in (None, (out,))
+    elif kind == "TransposedConvolution":
+        # Whatever takes maps of the output's size back to the input's.
+        per_group, step = (*sizes["kernel"], 0, 0)[1], v["stride"]
+        made = (per_group * max(0, v["groups"]), *(side * max(0, step) for side in sides))
+        fits = rank == 3 and 0 < math.prod(made) <= LARGEST and bias in (None, made[:1])
+        back = {**v, "bias": None}
+        fits = fits and _leaf_shape("CircularConvolution", back, made) == shape
+    elif kind == "Frame":
+        made = (channels, *(side + 2 * v["margin"] for side in sides))
+        fits = rank == 3 and v["margin"] != 0 and min(made) > 0
+    elif kind == "GradientStep":
+        hidden, *rest = sizes["kernel"]
+        fits = rank == 3 and len(rest) == 3 and rest[1] == rest[2] and rest[1] % 2 == 1
+        fits = fits and channels == v["in_channels"] <= rest[0] and 0 < v["out_channels"] <= rest[0]
+        fits, made = fits and bias in (None, (hidden,)), (v["out_channels"], *sides)
     elif kind == "SpectralConvolution":
         count, out, *rest = sizes["spectrum"]
         fits = rank == 3 and v["map_size"] == sides and count == sides[0] * (sides[1] // 2 + 1)
@@ -133,6 +161,23 @@ def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
         fits = fits and channels == v["in_channels"] <= c and 0 < v["out_channels"] <= c
         made = (v["out_channels"], *sides)
         fits = fits and bias in (None, made[:1])
+    elif kind == "Convolution":
+        out, *rest = sizes["kernel"]
+        fits = rank == 3 and len(rest) == 3 and v["groups"] > 0 and out % v["groups"] == 0
+        fits = fits and min(out, *rest) > 0 and channels == rest[0] * v["groups"] and bias in (None, (out,))
+        made = (out, *_windows(sides, rest[1:], v["stride"], v["padding"], v["dilation"])) if fits else shape
+    elif kind == "Pool":
+        fits = rank == 3 and v["function"] in ("average", "max", "norm")
+        made = (channels, *_windows(sides, v["window"], v["stride"], v["padding"], (1, 1))) if fits else shape
+        fits = fits and all(2 * p <= k for p, k in zip(v["padding"], v["window"], strict=True))
+    elif kind == "Repeat":
+        fits = rank == 3 and len(v["block"]) == 2
+        made = (channels, *(n * b for n, b in zip(sides, v["block"], strict=True))) if fits else shape
+    elif kind == "Transpose":
+        fits = sorted(v["order"]) == list(range(rank))
+        made = tuple(shape[axis] for axis in v["order"]) if fits else shape
+    elif kind == "Elementwise":
+        fits = v["function"] in SLOPES and (v["slope"] == 0 or v["function"] == "leaky relu")
     elif kind == "GroupSort":
         fits = groups and v["group"] > 1 and channels % v["group"] == 0
     elif kind == "Householder":
