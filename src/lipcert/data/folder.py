@@ -1,6 +1,8 @@
 """A folder of the user's own images, one subfolder per class."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +22,18 @@ TEST_SEED = 0
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})
 
 
+@dataclass(frozen=True)
+class ImageFiles:
+    """The image files of a folder, not read yet, with a label each and the names of all classes."""
+
+    files: tuple[Path, ...]
+    labels: torch.Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
 def load_folder(path: str | Path, *, split: str = "train", image_size: int | None = None) -> Dataset:
     """Load every PNG, JPEG and WebP image of a folder into memory, as RGB.
 
@@ -35,6 +49,16 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
 
     Raises:
         DataError: the folder is not laid out so, or an image cannot be used; the error names the file.
+    """
+    found = find_images(path, split=split)
+    return Dataset(str(path), read_images(found.files, image_size), found.labels, found.classes, split)
+
+
+def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
+    """The files that `load_folder` reads, in its order.
+
+    Raises:
+        DataError: the folder is not laid out as `load_folder` says.
     """
     choose("split", split, SPLITS)
     root = Path(path).expanduser()
@@ -66,7 +90,7 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
         train, test = stratified(labels, count, Stream.TEST_SPLIT, TEST_SEED)
         chosen = train if split == "train" else test
         files, labels = [files[i] for i in chosen.tolist()], labels[chosen]
-    return Dataset(str(path), _read_all(files, image_size), labels, tuple(by_class), split)
+    return ImageFiles(tuple(files), labels, tuple(by_class))
 
 
 def has_splits(root: Path) -> bool:
@@ -98,6 +122,11 @@ def _image_files(root: Path) -> dict[str, list[Path]]:
             raise DataError(f"{wrong}: expected a PNG, JPEG or WebP file; convert it, or move it away")
         if not files:
             raise DataError(f"{folder}: the class has no image; add images, or remove the folder")
+        if not folder.name.isprintable():
+            raise DataError(
+                f"{root}: {folder.name!a} is no name for a class, because it is not UTF-8 or cannot be "
+                "printed; rename the folder"
+            )
         by_class[folder.name] = files
     if len(by_class) < 2:
         raise DataError(f"{root}: expected at least 2 class folders, got {len(by_class)}")
@@ -110,7 +139,12 @@ def _flat(by_class: dict[str, list[Path]]) -> tuple[list[Path], torch.Tensor]:
     return files, torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
-def _read_all(files: list[Path], image_size: int | None) -> torch.Tensor:
+def read_images(files: Sequence[Path], image_size: int | None) -> torch.Tensor:
+    """The images of files, uint8 (N, 3, H, W), by four threads.
+
+    Raises:
+        DataError: a file is no image, is damaged, or has another size than the first one.
+    """
     first = read_image(files[0], image_size)
     images = first.new_empty(len(files), *first.shape)
     images[0] = first

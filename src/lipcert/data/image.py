@@ -1,16 +1,30 @@
-"""One image file as an RGB tensor, upright, or an error that names the file."""
+"""One picture as an RGB tensor, upright, or an error that names it."""
 
+import threading
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from lipcert.data.png import has_all_rows
+from lipcert.data.resize import resize_square
 from lipcert.errors import ArgumentError, DataError
 
 FORMATS = ("PNG", "JPEG", "WEBP")
+LARGEST = 50_000_000
+"""Pixels of the largest picture that is decoded: 50 megapixels, below 1 GB of memory."""
+
+LIMIT = f"at most {LARGEST // 10**6} megapixels are read, so make it smaller"
+LARGE = 12_000_000
+"""Pictures beyond this are decoded one at a time, so that several readers need no more memory than one."""
+
+_opening, _decoding_large = threading.Lock(), threading.Lock()
 
 
 def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
@@ -21,46 +35,95 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
 
     Args:
         path: the file.
-        image_size: cut the centred square out and resize it to this side (bicubic); by default leave the
-            size.
+        image_size: cut the centred square out and resize it to this side (bicubic, `lipcert.data.resize`); by
+            default leave the size.
 
     Shape:
         (3, H, W), or (3, image_size, image_size).
 
     Raises:
-        DataError: the file is not there, is no such image, is damaged, is an animation, or has more pixels
-            than twice `PIL.Image.MAX_IMAGE_PIXELS` (179 million).
+        DataError: the file is not there, is no such image, is damaged or truncated, is an animation, or has
+            more than 50 million pixels.
     """
     if image_size is not None and image_size < 1:
         raise ArgumentError(f"image_size: expected at least 1 pixel, got {image_size}")
+    with open_picture(path) as file:
+        pixels = decode(file, str(path))
+    if image_size is not None:
+        pixels = centre_square(pixels)
+        if len(pixels) != image_size:
+            levels = resize_square(pixels, image_size) * 255
+            pixels = levels.round().clip(0, 255).astype(np.uint8)
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def open_picture(path: str | Path) -> BinaryIO:
+    """Open a file, or explain why not.
+
+    Raises:
+        DataError: there is no such file, or it may not be read.
+    """
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of half of what it refuses.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
-                if getattr(image, "n_frames", 1) > 1:
-                    raise ValueError("it is an animation")
-                upright = _as_rgb(ImageOps.exif_transpose(image))
-        if image_size is not None:
-            side = min(upright.size)
-            left, top = (upright.width - side) // 2, (upright.height - side) // 2
-            square = upright.crop((left, top, left + side, top + side))
-            upright = square.resize((image_size, image_size), Image.Resampling.BICUBIC)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        return Path(path).open("rb")
+    except OSError as error:
         raise DataError(f"{path}: expected a picture: {error.strerror}") from error
+
+
+def decode(file: BinaryIO, name: str) -> NDArray[np.uint8]:
+    """Decode an open file to RGB as `read_image` does, (H, W, 3).
+
+    Args:
+        file: at its beginning, and able to seek.
+        name: for the error.
+
+    Raises:
+        DataError: as `read_image`; `LARGEST` is held against the header, before anything is decoded.
+    """
+    problem = f"{name}: cannot be read as a PNG, JPEG or WebP image"
+    try:
+        with _open(file) as image:
+            width, height = image.size
+            if width * height > LARGEST:
+                raise ValueError(f"it is {width}x{height}; {LIMIT}")
+            if getattr(image, "n_frames", 1) > 1:
+                raise ValueError("it is an animation")
+            file.seek(0)
+            if not has_all_rows(file):
+                raise ValueError("it is truncated")
+            with _decoding_large if width * height > LARGE else nullcontext():
+                ImageOps.exif_transpose(image, in_place=True)
+                return np.array(_as_rgb(image), dtype=np.uint8)
+    except Image.DecompressionBombError as error:  # more than 179 million, by Pillow's own count
+        raise DataError(f"{problem}: it is far too large; {LIMIT}") from error
+    except UnidentifiedImageError as error:
+        raise DataError(problem) from error
     except Exception as error:
         # Decoders of damaged files raise almost any type; the file is at fault in each case.
-        raise DataError(f"{path}: cannot be read as a PNG, JPEG or WebP image: {error}") from error
-    return torch.from_numpy(np.array(upright, dtype=np.uint8)).permute(2, 0, 1).contiguous()
+        raise DataError(f"{problem}: {error}") from error
+
+
+def centre_square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The largest centred square of (H, W, C), as a view."""
+    height, width = pixels.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return pixels[top : top + side, left : left + side]
+
+
+def _open(file: BinaryIO) -> Image.Image:
+    """Read the header; Pillow warns of sizes that `LARGEST` refuses, and filters belong to all threads."""
+    with _opening, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(file, formats=FORMATS)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         # Pillow would clip 16-bit levels at 255; 65535 / 257 = 255.
-        levels = np.asarray(image).astype(np.int64)
+        levels = np.asarray(image).astype(np.int32)
         image = Image.fromarray(((levels + 128) // 257).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         opaque = image.convert("RGBA")
         white = Image.new("RGBA", opaque.size, "white")
         return Image.alpha_composite(white, opaque).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

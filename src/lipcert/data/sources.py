@@ -40,7 +40,7 @@ def load(
     (360, (1, 8, 8))
     """
     choose("split", split, ("train", "test"))
-    if isinstance(name_or_path, Path) or _is_path(name_or_path):
+    if is_folder(name_or_path):
         return load_folder(name_or_path, split=split, image_size=image_size)
     name = choose("data (a name, or a folder of images)", name_or_path, NAMES)
     if name not in ARCHIVES:
@@ -52,7 +52,11 @@ def load(
     return load_cifar(name, split=split, root=root)
 
 
-def _is_path(text: str) -> bool:
+def is_folder(name_or_path: str | Path) -> bool:
+    """Whether `load` takes it for the path of a folder, which need not exist, rather than for a name."""
+    if isinstance(name_or_path, Path):
+        return True
+    text = name_or_path
     if text in NAMES:
         return False
     looks_like_one = text.startswith((".", "~")) or "/" in text or os.sep in text

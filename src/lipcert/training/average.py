@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lipcert.errors import ArgumentError
+from lipcert.nn.carried import complete_state
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -54,7 +55,7 @@ class WeightAverage(Generic[Model]):
 
     def reset(self, model: nn.Module) -> None:
         """Begin again with the weights of `model`."""
-        self.model.load_state_dict(model.state_dict())
+        self.model.load_state_dict(complete_state(model))
 
     def update_buffers(self, model: nn.Module) -> None:
         """Copy the buffers, which belong to the latest weights: a mean of them would mean nothing."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from lipcert.nn.carried import complete_state
+
 PROBE_SHARE = 0.03
 """Share of the budget that the measurement may take."""
 
@@ -46,7 +48,7 @@ def measure(
         seconds: how long the steps may take.
         agree: makes every process do the first one's number of steps, since a step waits for all of them.
     """
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = {name: value.clone() for name, value in complete_state(model).items()}
     with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         warm = [_timed(step) for _ in range(WARM_STEPS)]
         count = agree(min(MAX_STEPS, max(MIN_STEPS, int(seconds / warm[-1]))))

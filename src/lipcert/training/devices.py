@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lipcert.errors import CheckpointError, LipcertError, TrainingError
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
+from lipcert.training.interruption import Interrupted, StoppedAtOnce
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -153,7 +154,16 @@ def process_group() -> Iterator[None]:
     """Close a process group that is opened inside: at the end of a process its threads may abort it."""
     distributed = torch.distributed
     owned = distributed.is_available() and not distributed.is_initialized()
-    yield
-    # Not after an error: with a process gone, closing would wait for it.
-    if owned and distributed.is_initialized():
-        distributed.destroy_process_group()
+    try:
+        yield
+    except Interrupted as interruption:
+        if not isinstance(interruption, StoppedAtOnce):
+            _close(owned)
+        raise
+    # Not after another error: with a process gone, closing would wait for it.
+    _close(owned)
+
+
+def _close(owned: bool) -> None:
+    if owned and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -10,7 +10,7 @@ from lipcert.certify.curve import RADII, certified_accuracy
 from lipcert.certify.network import ProvedNetwork
 from lipcert.data.batches import Batches
 from lipcert.data.dataset import Dataset, to_float
-from lipcert.models.lipconvnet import LipConvnet
+from lipcert.models.network import Network
 from lipcert.training.devices import sum_over_processes
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def better(found: Mapping[str, Mapping[str, Any]]) -> str:
     return max(found, key=lambda name: selection_score(found[name]))
 
 
-def held_out_accuracy(
-    model: LipConvnet, images: Dataset, batch_size: int, fabric: "Fabric"
-) -> dict[str, Any]:
+def held_out_accuracy(model: Network, images: Dataset, batch_size: int, fabric: "Fabric") -> dict[str, Any]:
     """Standard and certified accuracy on held-out images, shared among all processes.
 
     An estimate, for selection only: it runs in the precision of training and takes the body for exactly

@@ -10,6 +10,10 @@ class Interrupted(KeyboardInterrupt):
     """The user, or the cluster, ended the run; its state is saved and the message says how to go on."""
 
 
+class StoppedAtOnce(Interrupted):
+    """The second signal: this process stops where it is, and the others may not."""
+
+
 class Interruption:
     """While entered, the first SIGINT or SIGTERM only sets `requested`; the second acts at once.
 
@@ -34,5 +38,5 @@ class Interruption:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise Interrupted("stopped at once; go on from the last checkpoint with --resume")
+            raise StoppedAtOnce("stopped at once; go on from the last checkpoint with --resume")
         self.requested = True

@@ -14,12 +14,15 @@ from lipcert.data.batches import Batches
 from lipcert.errors import TrainingError
 from lipcert.files import BEST, LAST
 from lipcert.machine import has_bf16
-from lipcert.models.lipconvnet import LipConvnet
+from lipcert.models.network import Network
 from lipcert.models.storage import save
+from lipcert.runs.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
+from lipcert.runs.config import Interval, TrainConfig
+from lipcert.runs.metrics import MetricsLog, OnMetrics, import_tensorboard
+from lipcert.runs.naming import find_run
+from lipcert.runs.summary import RunSummary
 from lipcert.training.average import WeightAverage
 from lipcert.training.budget import PROBE_SHARE, RESERVE, fitting_steps, measure
-from lipcert.training.checkpoint import Checkpoint, Position, last_good, restore, write_checkpoint
-from lipcert.training.config import Interval, TrainConfig
 from lipcert.training.devices import (
     make_fabric,
     on_rank_zero,
@@ -35,17 +38,14 @@ from lipcert.training.evaluation import (
     held_out_accuracy,
     selection_score,
 )
-from lipcert.training.final import certify_models, report_results
+from lipcert.training.final import Finished, certify_models, report_results
 from lipcert.training.interruption import Interrupted, Interruption
-from lipcert.training.losses import CertificateLoss
-from lipcert.training.metrics import MetricsLog, import_tensorboard
 from lipcert.training.optimizer import learning_rate_of, make_optimizer
-from lipcert.training.parts import Split, augmentation, build_model, load_split, seed_everything
+from lipcert.training.parts import Split, augmentation, build_model, load_split, make_loss, seed_everything
 from lipcert.training.progress import Progress, Silent
 from lipcert.training.run_folder import describe_run, find_start
 from lipcert.training.schedule import learning_rate
-from lipcert.training.start import begin_with, look_up, refuse_other_split
-from lipcert.training.summary import RunSummary
+from lipcert.training.start import begin_with, refuse_other_split
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -54,16 +54,15 @@ DIVERGED = 1e4
 """A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
 
 
-@restored_settings()
-@process_group()
 def train(
     config: TrainConfig,
     out: str | os.PathLike[str],
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    on_metrics: OnMetrics | None = None,
 ) -> RunSummary:
-    """Train a LipConvnet as `config` says and write everything to the folder `out`.
+    """Train a network as `config` says and write everything to the folder `out`.
 
     Guarantee: the weights depend on `config`, the data and the weights it starts from, if any. A run that
     was killed and resumed ends in the same bits as one that was not, on the same kind of machine with the
@@ -77,6 +76,9 @@ def train(
         out: folder of the run; made if it is not there.
         resume: go on with the run that `out` holds.
         progress: told what happens; None is silence.
+        on_metrics: called as `on_metrics(step, numbers)` for each line of metrics.jsonl, in the first process
+            alone. `numbers` is flat: {"loss": 0.31, "held_out/standard": 0.97, ...}. What it raises ends the
+            run, which can be resumed.
 
     Raises:
         ArgumentError: `config` asks for what does not exist, or `out` holds a run and `resume` is False.
@@ -84,6 +86,20 @@ def train(
         TrainingError: an option changed since the run began, or the loss is huge or not a number.
         Interrupted: Ctrl-C or SIGTERM; a checkpoint has been written.
     """
+    return train_and_certify(config, out, resume=resume, progress=progress, on_metrics=on_metrics)[0]
+
+
+@restored_settings()
+@process_group()
+def train_and_certify(
+    config: TrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    on_metrics: OnMetrics | None = None,
+) -> tuple[RunSummary, Finished | None]:
+    """The same as `train`; the first process also returns what has certified the test images."""
     out, progress = Path(out), Silent() if progress is None else progress
     fabric = make_fabric(config)
     if fabric.global_rank:
@@ -93,7 +109,7 @@ def train(
     checkpoint = find_start(config, out, resume=resume, fabric=fabric)
     interruption = Interruption()
     try:
-        trainer = Trainer(config, out, fabric, progress, interruption, checkpoint)
+        trainer = Trainer(config, out, fabric, progress, interruption, checkpoint, on_metrics=on_metrics)
         # Only now: an option that no model or dataset takes leaves no folder behind.
         on_rank_zero(
             fabric, lambda: describe_run(config, out, checkpoint, trainer.started_from, resume=resume)
@@ -103,7 +119,7 @@ def train(
             # The state is whole and saved: from here on the first signal acts at once.
             interruption.requested = True
             try:
-                return trainer.finish()
+                return trainer.finish(), trainer.certified
             except KeyboardInterrupt:
                 raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(out)}") from None
     finally:
@@ -125,29 +141,30 @@ class Trainer:
         interruption: Interruption,
         checkpoint: Checkpoint | None = None,
         split: Split | None = None,
+        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.config, self.out, self.fabric = config, out, fabric
-        self.progress, self.interruption = progress, interruption
+        self.progress, self.interruption, self.on_metrics = progress, interruption, on_metrics
         self.interval = Interval.parse(config.checkpoint_every)
         if config.tensorboard:
             import_tensorboard()  # or fail before there is a folder
         seed_everything(config.seed)
         split = load_split(config) if split is None else split
         self.images, self.held_out = split.images.to(fabric.device), split.held_out.to(fabric.device)
-        self.augment = augmentation(config, split.images)
         self.model = build_model(config, split.images)
         self.started_from: dict[str, Any] | None = None
         if config.start_from is not None and checkpoint is None:
-            start = look_up(config.start_from)
+            start = find_run(config.start_from)
             refuse_other_split(start, config, split.fingerprint)
-            self.started_from = begin_with(self.model, start)
+            self.started_from = begin_with(self.model, start, config.start_from)
             head = "its own" if self.started_from["head"] == "taken" else "a new, random"
             progress.say(f"starts from {config.start_from}, with {head} head")
         self.optimizer = make_optimizer(self.model, config, fabric.device)
         self.average = WeightAverage(self.model, config.ema, fabric.device) if config.ema else None
         averaged = self.averaged = None if self.average is None else self.average.model
         self.forward, self.update = fabric.setup(self.model, self.optimizer)
-        self.criterion = CertificateLoss(config.gamma, offset=config.offset)
+        self.criterion = make_loss(config)
+        self.augment = augmentation(config, split.images, config.epochs)
         self.steps_per_epoch = len(self.batches(0))
         # Reading the loss waits for a GPU, and agreeing on it for all processes: do it now and then.
         self.sync_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else 10
@@ -163,9 +180,11 @@ class Trainer:
                 )
             restore(checkpoint, self.model, self.optimizer, average=averaged)
             self.position = replace(checkpoint.position, config=config.to_dict())
+        self._fit_augmentation()
         self.read_step = self.position.step
         self.is_new = checkpoint is None
         self.log: MetricsLog | None = None
+        self.certified: Finished | None = None
 
     def batches(self, epoch: int, start_step: int = 0) -> Batches:
         """The part of this process in the batches of one epoch; a last one that is not full is left out."""
@@ -182,11 +201,17 @@ class Trainer:
             start_step=start_step,
         )
 
+    def _fit_augmentation(self) -> None:
+        """Crops may depend on the number of epochs, which a time budget decides."""
+        epochs = self.position.total_steps / self.steps_per_epoch
+        self.augment = augmentation(self.config, self.images, epochs)
+
     def run(self) -> None:
         """Do all steps that are left."""
         on_rank_zero(self.fabric, self._open_log)
         if self.is_new and self.config.minutes is not None:
             self._fit_to_budget(self.config.minutes * 60)
+            self._fit_augmentation()
         step, total = self.position.step, self.position.total_steps
         self.progress.begin(
             step=step,
@@ -215,7 +240,12 @@ class Trainer:
             raise Interrupted(f"interrupted; all steps are done, {_how_to_resume(self.out)}")
 
     def _open_log(self) -> None:
-        self.log = MetricsLog(self.out, after_step=self.position.step, tensorboard=self.config.tensorboard)
+        self.log = MetricsLog(
+            self.out,
+            after_step=self.position.step,
+            tensorboard=self.config.tensorboard,
+            on_metrics=self.on_metrics,
+        )
 
     def _write_log(self, record: dict[str, Any]) -> None:
         assert self.log is not None, "only the first process writes"
@@ -231,7 +261,8 @@ class Trainer:
                 warmup=self.config.warmup,
             )
         self.update.zero_grad(set_to_none=True)
-        loss: Tensor = self.criterion(self.model, self.forward(images), labels)
+        progress = step / self.position.total_steps
+        loss: Tensor = self.criterion(self.model, self.forward(images), labels, progress)
         self.fabric.backward(loss)
         self.update.step()
         if self.average is not None:
@@ -313,7 +344,7 @@ class Trainer:
             certified=found[chosen]["certified"]["36/255"],
         )
 
-    def _models(self) -> dict[str, LipConvnet]:
+    def _models(self) -> dict[str, Network]:
         """The model, and that with averaged weights if the run keeps one."""
         return {RAW: self.model} | ({} if self.averaged is None else {AVERAGED: self.averaged})
 
@@ -375,7 +406,7 @@ class Trainer:
             same = best["step"] == latest["step"] and best.get("weights", RAW) == RAW
             if same:
                 del models["last"]
-            found = certify_models(
+            found, self.certified = certify_models(
                 self.config, self.out, models, self.steps_per_epoch, self.fabric.device, self.progress.say
             )
             test.update(last=found["best" if same else "last"], best=found["best"])

@@ -6,25 +6,29 @@ import torch
 from torch import nn
 
 from lipcert.errors import ArgumentError
-from lipcert.nn.convolution import OrthogonalConv2d
+from lipcert.nn.convolution import LipschitzConv2d
+from lipcert.nn.heads import Head
 from lipcert.optim.groups import muon_groups
 from lipcert.optim.muon import Muon
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 
 
-def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Split the parameters in two: those of convolutions and of `model.head` decay, all others do not.
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups for torch's optimizers: convolutions and heads decay, all others do not.
 
     Biases of convolutions and head decay with their weights, as in the authors' training. What is neither
     (the angles of the activations) never decays: an angle has no natural zero to be pulled to.
+
+    >>> import torch, lipcert as lc
+    >>> model = lc.lipconvnet(depth=5, width=4, num_classes=3)
+    >>> optimizer = torch.optim.SGD(parameter_groups(model, weight_decay=5e-4), lr=0.1)
+    >>> {group["weight_decay"]: len(group["params"]) for group in optimizer.param_groups}
+    {0.0005: 12, 0.0: 5}
     """
-    owners: list[nn.Module] = [module for module in model.modules() if isinstance(module, OrthogonalConv2d)]
-    head = getattr(model, "head", None)
-    if isinstance(head, nn.Module):
-        owners.append(head)
+    owners = [module for module in model.modules() if isinstance(module, (LipschitzConv2d, Head))]
     decayed = {parameter for owner in owners for parameter in owner.parameters()}
     groups = [
-        {"params": [p for p in model.parameters() if p in decayed], "weight_decay": decay},
+        {"params": [p for p in model.parameters() if p in decayed], "weight_decay": weight_decay},
         {"params": [p for p in model.parameters() if p not in decayed], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
@@ -50,8 +54,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) 
     matrices = [group for group in muon_groups(model) if "layout" in group]
     if not matrices:
         raise ArgumentError(
-            f"optimizer: Muon knows no matrix of the convolution {config.conv!r}; use optimizer 'sgd', or "
-            "one of the convolutions bcop, cayley and soc"
+            f"optimizer: the convolution {config.conv!r} names no matrix for Muon; use 'sgd', or name "
+            "its parameters in the class's `matrices`"
         )
     taken = {parameter for group in matrices for parameter in group["params"]}
     rest = [group | {"params": [p for p in group["params"] if p not in taken]} for group in groups]

@@ -1,7 +1,9 @@
 """What a run is made of, built from its options: images and their split, augmentation, model, seeds."""
 
+import math
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +13,11 @@ from lipcert.data.dataset import Dataset
 from lipcert.data.sources import load
 from lipcert.data.split import hold_out
 from lipcert.errors import ArgumentError
-from lipcert.models.lipconvnet import LipConvnet, lipconvnet
-from lipcert.training.config import TrainConfig
+from lipcert.models.lipconvnet import lipconvnet
+from lipcert.models.liresnet import liresnet
+from lipcert.models.network import Network
+from lipcert.runs.config import TrainConfig
+from lipcert.training.losses import AnnealingLoss, CertificateLoss, EMMALoss, MarginLoss
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,25 @@ def load_split(config: TrainConfig) -> Split:
     )
 
 
-def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
-    """Crops padded by `config.crop`, else by an eighth of the side, and flips; None if there are none."""
+def make_loss(config: TrainConfig) -> MarginLoss:
+    """The loss that `config` names."""
+    margin = {"offset": config.offset, "temperature": config.temperature}
+    if config.loss == "annealing":
+        return AnnealingLoss(config.beta, **margin)
+    if config.loss == "emma":
+        return EMMALoss(config.epsilon, **margin)
+    return CertificateLoss(config.gamma, **margin)
+
+
+FITTED = ((9, 0), (20, 32), (100, 16), (math.inf, 8))
+"""Epochs below which crops are padded by this part of the side; 0: not at all. A short run sees few
+pictures often, and crops only make them harder."""
+
+
+def augmentation(config: TrainConfig, images: Dataset, epochs: float) -> Augmentation | None:
+    """Crops and flips, or None. Crops are padded by `config.crop`, else by an eighth of the side, or by what
+    fits the number of epochs.
+    """
     if not config.crops:
         return None
     side = images.image_shape[1]
@@ -48,10 +70,22 @@ def augmentation(config: TrainConfig, images: Dataset) -> Augmentation | None:
             f"crop: expected a padding below the side of the images, {side} pixels, got {config.crop}; of "
             "some pictures nothing would be left"
         )
-    return CropFlip(side // 8 if config.crop is None else config.crop)
+    if config.crop is not None:
+        return CropFlip(config.crop)
+    return CropFlip(fitted_padding(epochs, side) if config.augment == "fitted" else side // 8)
 
 
-def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:
+def fitted_padding(epochs: float, side: int) -> int:
+    """Padding of the crops that fits a run of so many epochs, for images of this side.
+
+    >>> fitted_padding(6, 32), fitted_padding(18, 32), fitted_padding(30, 32)
+    (0, 1, 2)
+    """
+    part = next(part for most, part in FITTED if epochs < most)
+    return side // part if part else 0
+
+
+def build_model(config: TrainConfig, images: Dataset) -> Network:
     """The network of `config` for images of this shape and these classes."""
     channels, size, width = images.image_shape
     if width != size:
@@ -59,17 +93,19 @@ def build_model(config: TrainConfig, images: Dataset) -> LipConvnet:
             f"data: {config.data} has pictures of {width}x{size} pixels, but the network takes square ones; "
             "give an image_size, to which all are cut and resized"
         )
-    return lipconvnet(
-        depth=config.depth,
-        conv=config.conv,
-        activation=config.activation,
-        head=config.head,
-        num_classes=images.num_classes,
-        width=config.width,
-        image_size=size,
-        in_channels=channels,
-        series=config.series,
-    )
+    arguments: dict[str, Any] = {
+        "depth": config.depth,
+        "activation": config.activation,
+        "head": config.head,
+        "num_classes": images.num_classes,
+        "width": config.width,
+        "image_size": size,
+        "in_channels": channels,
+        "series": config.series,
+    }
+    if config.architecture == "liresnet":
+        return liresnet(block=config.conv, dense=config.dense, **arguments)
+    return lipconvnet(conv=config.conv, **arguments)
 
 
 def seed_everything(seed: int) -> None:

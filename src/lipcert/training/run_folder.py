@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lipcert.errors import ArgumentError, CheckpointError, TrainingError
-from lipcert.files import write_atomically
-from lipcert.training.checkpoint import Checkpoint, read_checkpoint
-from lipcert.training.config import TrainConfig
+from lipcert.files import CONFIG, ENVIRONMENT, write_atomically
+from lipcert.runs.checkpoint import Checkpoint, read_checkpoint
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.metrics import environment, read_environment
 from lipcert.training.devices import on_rank_zero
-from lipcert.training.metrics import ENVIRONMENT, environment
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-CONFIG = "config.toml"
 
 
 def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") -> Checkpoint | None:
@@ -27,8 +25,9 @@ def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric"
         CheckpointError: nothing to resume, or a damaged checkpoint.
         TrainingError: an option that decides the weights is not what the run began with.
     """
-    on_rank_zero(fabric, lambda: _check(config, out, resume))
-    return read_checkpoint(out) if resume else None
+    read: list[Checkpoint | None] = []
+    on_rank_zero(fabric, lambda: read.append(_check(config, out, resume)))
+    return read[0] if read else read_checkpoint(out) if resume else None
 
 
 def describe_run(
@@ -52,28 +51,24 @@ def describe_run(
     described = environment(step)
     if started_from is not None:
         described["started_from"] = started_from
-    if resume and (out / ENVIRONMENT).exists():
+    if resume and (before := read_environment(out)):
         # The command that made the run stays; the one that went on with it stands beside it.
-        try:
-            before = json.loads((out / ENVIRONMENT).read_text(encoding="utf-8"))
-            first = before["command"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{out / ENVIRONMENT} is damaged ({error}); remove it to go on") from error
-        described |= {"command": first, "resumed_by": described["command"]}
+        if "command" in before:
+            described |= {"command": before["command"], "resumed_by": described["command"]}
         if "started_from" in before:
             described.setdefault("started_from", before["started_from"])
     write_atomically(out / ENVIRONMENT, (json.dumps(described, indent=2) + "\n").encode())
     write_atomically(out / CONFIG, config.to_toml().encode())
 
 
-def _check(config: TrainConfig, out: Path, resume: bool) -> None:
+def _check(config: TrainConfig, out: Path, resume: bool) -> Checkpoint | None:
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"out: expected a folder, got the file {out}")
     begun = (out / CONFIG).exists()
     if not resume:
         if begun:
             raise ArgumentError(f"out: {out} already holds a run; resume it, or choose another folder")
-        return
+        return None
     if not begun:
         raise CheckpointError(f"resume: {out} holds no run; start one without --resume")
     if changes := TrainConfig.read(out / CONFIG).changes(config):
@@ -82,10 +77,11 @@ def _check(config: TrainConfig, out: Path, resume: bool) -> None:
             "or start a new run in another folder"
         )
     checkpoint = read_checkpoint(out)  # a damaged one stops every process, with one message
-    if checkpoint is None:
-        return
-    if changes := TrainConfig.from_dict(checkpoint.position.config).changes(config):
+    if checkpoint is not None and (
+        changes := TrainConfig.from_dict(checkpoint.position.config).changes(config)
+    ):
         raise TrainingError(
             f"resume: {checkpoint.path} was written with other options ({'; '.join(changes)}); "
             "it does not belong to this run"
         )
+    return checkpoint

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lipcert.files import write_atomically
-
-SUMMARY = "summary.json"
+from lipcert.errors import ArgumentError
+from lipcert.files import SUMMARY, write_atomically
+from lipcert.runs.accuracies import Accuracies, Tested, check_accuracies
+from lipcert.schema import read_json
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,24 @@ class RunSummary:
     best: dict[str, Any]
     test: dict[str, dict[str, Any]]
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "elapsed"):
+            if getattr(self, name) <= 0:
+                raise ArgumentError(f"{name}: expected a number above 0, got {getattr(self, name)}")
+        check_accuracies(Accuracies, self.held_out, "held_out")
+        check_accuracies(Accuracies, self.best, "best")
+        for model in ("last", "best"):
+            check_accuracies(Tested, self.test.get(model), f"test.{model}")
+
     def write(self, folder: Path) -> None:
         """Write summary.json."""
         write_atomically(folder / SUMMARY, (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, folder: Path) -> "RunSummary":
-        """Read the summary.json of a finished run."""
-        return cls(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
+        """Read the summary.json of a finished run.
+
+        Raises:
+            CheckpointError: it is not there, or damaged.
+        """
+        return read_json(folder / SUMMARY, cls)

@@ -4,16 +4,51 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
 
 from lipcert.errors import CheckpointError, not_installed
-from lipcert.files import write_atomically
+from lipcert.files import ENVIRONMENT, METRICS, write_atomically
 from lipcert.machine import command_line, cpu_model
+from lipcert.runs.accuracies import Accuracies, check_accuracies
+from lipcert.schema import build, parse_json, read_json
 
-METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
+
+class Record(TypedDict):
+    """A line of metrics.jsonl: an evaluation, or a test of a model."""
+
+    kind: str
+    step: int
+    epoch: float
+
+
+class Evaluation(Record):
+    """A line of the kind "epoch"."""
+
+    loss: float
+    elapsed: float
+    images_per_second: float
+    held_out: Accuracies
+
+
+class Start(TypedDict):
+    """The network that a run started from; None epochs are unknown."""
+
+    network: str
+    weights_sha256: str
+    epochs: float | None
+
+
+class Environment(TypedDict):
+    """The content of environment.json, as far as it is read again."""
+
+    command: NotRequired[str]
+    resumed_by: NotRequired[str]
+    started_from: NotRequired[Start]
+    gpus: NotRequired[list[str]]
 
 
 class ScalarWriter(Protocol):
@@ -26,6 +61,10 @@ class ScalarWriter(Protocol):
         """Write what is pending."""
 
 
+OnMetrics = Callable[[int, dict[str, float]], None]
+"""What a user may pass to `train`: called with the step and the numbers of each new record, by their path."""
+
+
 class MetricsLog:
     """Appends records to metrics.jsonl, one JSON object per line, and mirrors their numbers to TensorBoard.
 
@@ -33,9 +72,18 @@ class MetricsLog:
         folder: of the run.
         after_step: where the run stands; what is already there is kept up to this step.
         tensorboard: also write TensorBoard events to folder/tensorboard.
+        on_metrics: called with the step and all numbers of every record that is written.
     """
 
-    def __init__(self, folder: Path, *, after_step: int, tensorboard: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        after_step: int,
+        tensorboard: bool = False,
+        on_metrics: OnMetrics | None = None,
+    ) -> None:
+        self.on_metrics = on_metrics
         self.path = folder / METRICS
         self.writer = open_tensorboard(folder / "tensorboard") if tensorboard else None
         kept = [record for record in read_metrics(folder) if _is_before(record, after_step)]
@@ -53,6 +101,8 @@ class MetricsLog:
         if self.writer is not None:
             for tag, value in _numbers(record):
                 self.writer.add_scalar(tag, value, record["step"])
+        if self.on_metrics is not None:
+            self.on_metrics(record["step"], dict(_numbers(record)))
 
     def close(self) -> None:
         """Write what TensorBoard still holds."""
@@ -65,16 +115,34 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / METRICS
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    records = []
-    for line in lines[:-1]:  # what follows the last newline is empty or half a record
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise CheckpointError(
-                f"{path} is damaged: {line[:60]!r} is not a JSON record; remove that line, or the file"
-            ) from error
-    return records
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        # What follows the last newline is empty or half a record.
+        return [_record(line) for line in lines[:-1]]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove that line, or the file") from error
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """The content of environment.json, {} if there is none.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    path = folder / ENVIRONMENT
+    return dict(read_json(path, Environment, "remove it to go on")) if path.exists() else {}
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        value = parse_json(line)
+        record: dict[str, Any] = build(Record, value)
+        if record["kind"] == "epoch":
+            record = build(Evaluation, record)
+            check_accuracies(Accuracies, record["held_out"], "held_out")
+    except ValueError as error:
+        raise ValueError(f"{line[:60]!r} is not a JSON record: {error}") from error
+    return record
 
 
 def open_tensorboard(folder: Path) -> ScalarWriter:

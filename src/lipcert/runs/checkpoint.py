@@ -12,11 +12,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from lipcert.errors import CheckpointError, TrainingError
-from lipcert.files import write_atomically
+from lipcert.errors import ArgumentError, CheckpointError, TrainingError
+from lipcert.files import CHECKPOINT, PREVIOUS, write_atomically
+from lipcert.nn.carried import carried_vectors, complete_state
+from lipcert.runs.accuracies import Accuracies, check_accuracies
+from lipcert.runs.metrics import Evaluation
+from lipcert.schema import build, parse_json
 
 FORMAT = "lipcert training checkpoint 1"
-LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,15 @@ class Position:
     best: dict[str, Any] | None = None
     latest: dict[str, Any] | None = None
     losses: tuple[float, int] = (0.0, 0)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step <= self.total_steps or self.elapsed < 0 or self.losses[1] < 0:
+            raise ArgumentError(f"step: expected one of {self.total_steps} steps, got {self.step}")
+        if self.best is not None:
+            check_accuracies(Accuracies, self.best, "best")
+            build(int, self.best.get("step"), "best.step")
+        if self.latest is not None:
+            build(Evaluation, self.latest, "latest")
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def write_checkpoint(
         TrainingError: a weight is not finite; nothing is written, so the last good state survives.
         CheckpointError: the file cannot be written; the last checkpoint is intact.
     """
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors = {f"model.{name}": value for name, value in complete_state(model).items()}
     for name, parameter in model.named_parameters():
         momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
         if momentum is not None:
@@ -98,11 +110,11 @@ def write_checkpoint(
         "generators": json.dumps(generators),
     }
     try:
-        write_atomically(folder / LATEST, save(tensors | states, metadata=header), keep=folder / PREVIOUS)
+        write_atomically(folder / CHECKPOINT, save(tensors | states, metadata=header), keep=folder / PREVIOUS)
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {folder / LATEST} at step {position.step}: {error.strerror or error}"
-            f"{last_good(folder)}; make room (or mend the folder) and go on with --resume"
+            f"cannot write {folder / CHECKPOINT} at step {position.step}: {error.strerror or error}"
+            f"{last_good(folder)}; free disk space or repair the folder, then continue with --resume"
         ) from error
 
 
@@ -113,7 +125,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         CheckpointError: it is truncated, damaged or not a checkpoint of lipcert.
     """
     # A crash between the two renames of a write leaves only the previous one, which is good.
-    path = next((folder / name for name in (LATEST, PREVIOUS) if (folder / name).exists()), None)
+    path = next((folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()), None)
     if path is None:
         return None
     try:
@@ -131,8 +143,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
                 f"{error}, and so is {previous}; remove both to begin again at step 0"
             ) from error
         raise CheckpointError(
-            f"{error}; the checkpoint before it ({previous}, step {step}) is good: rename it to {LATEST} and "
-            "resume again"
+            f"{error}; the checkpoint before it ({previous}, step {step}) is good: rename it to {CHECKPOINT} "
+            "and resume again"
         ) from error
 
 
@@ -149,18 +161,14 @@ def restore(
         CheckpointError: it belongs to another network, or holds no averages where the run keeps some.
     """
     saved = {k.removeprefix("model."): v for k, v in checkpoint.tensors.items() if k.startswith("model.")}
-    expected = model.state_dict()
-    parameters = dict(model.named_parameters())
+    expected, carried = complete_state(model), carried_vectors(model)
     for name in [*expected, *saved]:
-        mine, theirs = expected.get(name), saved.get(name)
-        # Buffers may have no shape yet: a layer that has not run does not know the size of its maps.
-        fits = (
-            mine is not None and theirs is not None and (name not in parameters or mine.shape == theirs.shape)
-        )
-        if not fits:
+        wanted, found = expected.get(name), saved.get(name)
+        # A layer that has not run does not know the size of its maps, nor the shape of its vector.
+        if wanted is None or found is None or (name not in carried and wanted.shape != found.shape):
             raise CheckpointError(
-                f"{checkpoint.path} belongs to another network: {name} is {_describe(theirs)} in the file "
-                f"and {_describe(mine)} in the model"
+                f"{checkpoint.path} belongs to another network: {name} is {_describe(found)} in the file "
+                f"and {_describe(wanted)} in the model"
             )
     try:
         model.load_state_dict(saved)
@@ -170,6 +178,11 @@ def restore(
     for name, parameter in model.named_parameters():
         momentum = checkpoint.tensors.get(f"momentum.{name}")
         if momentum is not None:
+            if momentum.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{checkpoint.path} belongs to another network: the momentum of {name} is "
+                    f"{_describe(momentum)} in the file and {_describe(parameter)} in the model"
+                )
             # empty_like keeps the memory format that the optimizer itself would have chosen.
             optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
     if average is not None:
@@ -199,16 +212,20 @@ def _read(path: Path) -> Checkpoint:
                     f"{FORMAT!r}, got {header.get('format')!r}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        position = json.loads(header["position"])
-        position["losses"] = tuple(position["losses"])
-        return Checkpoint(path, Position(**position), tensors, json.loads(header["generators"]))
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        position = build(Position, parse_json(header["position"]))
+        generators = _generators(parse_json(header["generators"]), tensors)
+        return Checkpoint(path, position, tensors, generators)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is truncated or damaged and cannot be read ({error})") from error
 
 
 def last_good(folder: Path) -> str:
     """A clause for error messages that names the checkpoint which is left, or nothing if there is none."""
-    return f"; the last good checkpoint, {folder / LATEST}, is intact" if (folder / LATEST).exists() else ""
+    return (
+        f"; the last good checkpoint, {folder / CHECKPOINT}, is intact"
+        if (folder / CHECKPOINT).exists()
+        else ""
+    )
 
 
 def _describe(tensor: Tensor | None) -> str:
@@ -228,11 +245,28 @@ def _generator_states() -> tuple[dict[str, Any], dict[str, Tensor]]:
     return generators, states
 
 
+def _generators(saved: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """States as `random` and numpy take them, each tried on a generator that nobody else uses.
+
+    Raises:
+        ValueError, TypeError, KeyError, RuntimeError: one of them is no state.
+    """
+    kinds = {"python": tuple[int, tuple[int, ...], float | None],
+             "numpy": tuple[str, tuple[int, ...], int, int, float]}  # fmt: skip
+    states = {name: build(kind, saved[name], name) for name, kind in kinds.items()}
+    kind, keys, *rest = states["numpy"]
+    if not all(0 <= key < 2**32 for key in (*keys, *states["python"][1])) or not 0 <= rest[0] <= len(keys):
+        raise ValueError("a generator's state has numbers that are no part of one")
+    states["numpy"] = (kind, np.array(keys, dtype=np.uint32), *rest)
+    random.Random().setstate(states["python"])
+    np.random.RandomState().set_state(states["numpy"])
+    torch.Generator().set_state(tensors["generator.cpu"])
+    return states
+
+
 def _restore_generators(checkpoint: Checkpoint) -> None:
-    version, numbers, gauss = checkpoint.generators["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    kind, keys, *rest = checkpoint.generators["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    random.setstate(checkpoint.generators["python"])
+    np.random.set_state(checkpoint.generators["numpy"])
     torch.set_rng_state(checkpoint.tensors["generator.cpu"])
     if "generator.cuda" in checkpoint.tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(checkpoint.tensors["generator.cuda"])
