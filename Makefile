@@ -2,19 +2,26 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,audit,log,cluster,export,explore,docs
+EXTRAS := dev,audit,log,cluster,export,explore,serve,docs
+# One process per core with one thread each: most tests are too small for several threads. The tests of a file
+# stay together and in order, since they share servers and runs.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-.PHONY: demo test test-slow check docs bench clean
+.PHONY: demo test test-slow test-thorough check docs wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lipcert demo --out runs/demo
 
 test: $(VENV)/.installed-all
 	@command -v chromium >/dev/null || echo "chromium is not installed, so the explorer is not tested in a browser"
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: $(VENV)/.installed-all
-	$(BIN)/python -m pytest -m slow -rs
+	$(PYTEST) -m slow -rs
+
+# An hour: thousands of networks and damaged files, every layer under inductor. Before a release.
+test-thorough: $(VENV)/.installed-all
+	$(PYTEST) -m thorough -rs
 
 check: $(VENV)/.installed-all
 	$(BIN)/ruff check
@@ -24,8 +31,12 @@ check: $(VENV)/.installed-all
 docs: $(VENV)/.installed-all
 	$(BIN)/mkdocs build --strict
 
+# Build the package, install the wheel into an empty environment and run the demonstration there.
+wheel: $(VENV)/.installed-all
+	$(BIN)/python -m tools.check_wheel
+
 bench: $(VENV)/.installed-all
-	$(BIN)/lipcert bench --out benchmarks/results
+	$(BIN)/python -m tools.bench
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,6 @@
 """README and documentation: what they show runs, what they link to is there, what they count is true."""
 
 import ast
-import importlib.util
-import json
 import re
 import shlex
 import subprocess
@@ -11,7 +9,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,13 +18,16 @@ import typer
 import lipcert as lc
 from lipcert.cli.app import UsageError, app
 from lipcert.kernels.series import SERIES
-from lipcert.nn import ACTIVATIONS
-from lipcert.paper.results import results
+from lipcert.models.functions import METHODS, NAMES
+from lipcert.models.plain import PLAIN
+from lipcert.nn import ACTIVATIONS, CONVOLUTIONS
 from lipcert.paper.tables import networks, tables
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "RESULTS.md"
-PAGES = [ROOT / "README.md", RESULTS, ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "RESULTS.md", "tools/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:srun |.*-m )?(lipcert .*)$", re.MULTILINE)
 
@@ -41,15 +41,6 @@ class Shown(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}: {self.text[:60]}"
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -76,6 +67,8 @@ def parse(line: str, *, whole: bool) -> None:
     words = [w for before, w in pairwise(["", *words]) if not w.startswith("$") or before.startswith("--")]
     command: Any = typer.main.get_command(app)
     path = "lipcert"
+    if words[:1] == ["--import"]:
+        words = words[2:]
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         path = f"{path} {words[0]}"
         assert words[0] in command.commands, f"no such command: {path}"
@@ -99,7 +92,7 @@ def test_command_lines_parse(shown: Shown) -> None:
         ("lipcert trane --out a", "no such command: lipcert trane"),
         ("lipcert train --out a --gama 0.5", "does not know --gama"),
         ("lipcert data fetch", "no such command: lipcert data fetch"),
-        ("lipcert train --data digits", "--out"),
+        ("lipcert export a", "--onnx"),
         ("lipcert train --out a --epochs many", "valid integer"),
     ],
 )
@@ -108,6 +101,13 @@ def test_wrong_command_lines_do_not_parse(line: str, message: str) -> None:
         parse(line, whole=True)
     text = caught.value.format_message() if isinstance(caught.value, UsageError) else str(caught.value)
     assert message in text
+
+
+def test_every_feature_of_the_readme_links_to_its_page() -> None:
+    table = (ROOT / "README.md").read_text().partition("## What there is")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if re.match(r"\| [^|-]", line)]
+    assert len(rows) >= 12
+    assert not [row for row in rows if "](docs/" not in row]
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -134,15 +134,34 @@ def test_python_compiles_and_its_names_exist(shown: Shown) -> None:
                     found = getattr(found, name)
 
 
-def test_the_layer_that_is_shown_whole_works(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["SortFour", "Bounded"])
+def test_the_layers_that_are_shown_whole_work(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(ACTIVATIONS, "sort4", None)  # is taken out again afterwards
-    source = next(shown.text for shown in PYTHON if "class SortFour" in shown.text)
+    monkeypatch.setitem(CONVOLUTIONS, "bounded", None)
+    source = next(shown.text for shown in PYTHON if f"class {name}" in shown.text)
     exec(compile(source, "docs/add-a-layer.md", "exec"), {"__name__": "docs"})
-    radii = re.findall(r"\d\.\d+", capsys.readouterr().out)
+    radii = re.findall(r"\d\.\d+", capsys.readouterr().out)[-2:]
     assert len(radii) == 2
     assert all(float(radius) > 0 for radius in radii)
+
+
+@pytest.mark.slow
+def test_a_module_of_ones_own_brings_its_layers_along(tmp_path: Path) -> None:
+    source = next(shown.text for shown in PYTHON if "class Bounded" in shown.text)
+    (tmp_path / "mylayers.py").write_text(source)
+    train = "train --data digits --depth 5 --width 4 --epochs 1 --conv bounded --out mine"
+    for line in (f"--import mylayers {train}", "certify mine"):  # the proved file needs no module
+        result = subprocess.run(
+            [sys.executable, "-m", "lipcert", *line.split()], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+    result = subprocess.run(
+        [sys.executable, "-m", "lipcert", "--import", "nosuch", "zoo", "list"], capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert "the module 'nosuch' cannot be imported" in result.stderr
 
 
 def test_the_network_that_is_shown_whole_trains(
@@ -157,10 +176,22 @@ def test_the_network_that_is_shown_whole_trains(
     assert float(re.search(r"([\d.]+)% right", printed)[1]) > 60  # type: ignore[index]
 
 
-def test_the_forward_of_ones_own_that_is_shown_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_forward_of_ones_own_that_is_shown_is_proved_and_saved(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     source = [shown.text for shown in PYTHON if shown.page.name == "own-network.md"][1]
     exec(compile(source, "docs/own-network.md", "exec"), {"__name__": "docs"})
-    assert capsys.readouterr().out.count("SkewPolynomial") == 3
+    assert capsys.readouterr().out.count("Conv2d, BatchNorm2d") == 2 * 2
+    assert len(lc.load("mine.safetensors").classes) == 10  # type: ignore[union-attr]
+
+
+def test_the_page_lists_every_module_and_function_that_is_accepted() -> None:
+    page = (ROOT / "docs/own-network.md").read_text()
+    assert not [kind.__name__ for kind in PLAIN if f"nn.{kind.__name__}" not in page]
+    shown = {"getitem": "x[:", "add": "x + ", "sub": "1 - x", "mul": "x * ", "div": "x / ", "neg": "- b"}
+    names = {*NAMES.values(), *METHODS} - {"getattr"}
+    assert not [name for name in sorted(names) if shown.get(name, name) not in page]
 
 
 LINKS = [
@@ -221,121 +252,6 @@ def test_the_errors_of_the_series_are_as_the_page_says() -> None:
         assert len(numbers) >= len(stated)
         for number, error in zip(numbers, stated, strict=False):
             assert error <= number < 1.1 * error
-
-
-def test_generated_parts_are_up_to_date() -> None:
-    assert not [str(path) for path in load_script("fill_docs").stale()], "run python scripts/fill_docs.py"
-
-
-def test_the_results_are_those_of_the_records() -> None:
-    assert results(ROOT / "results") == RESULTS.read_text(), "run lipcert reproduce results"
-
-
-def speed_record(path: Path) -> Path:
-    """A record as `lipcert bench` writes it, of one line that took turns and one of memory."""
-
-    def timing(name: str, rate: float) -> dict[str, Any]:
-        return {"name": name, "seconds": 1, "images_per_second": rate, "gflops": 50.0, "repetitions": 5}
-
-    timings = [
-        timing("the paper's formulation, fp32", 28.44),
-        timing("lipcert, the paper's series", 140.6),
-        timing("lipcert, wide series", 300.4),
-        timing("lipcert", 1234.5),
-    ]
-    train = {"key": "train-5-bf16", "title": "training, SOC + hh1", "ratio": 43.4, "precision": "bf16"}
-    memory = {"key": "memory-20", "title": "peak memory", "ratio": 0.25, "precision": "bf16", "timings": []}
-    record = {
-        "machine": {"cpu": "a processor", "threads": 2, "torch": "2.13", "time": "2026-11-15 22:14:19"},
-        "peak_gflops": {"fp32": 100.0, "bf16": 200.0},
-        "lines": [
-            train | {"timings": timings, "note": ""},
-            memory | {"note": "4 MiB by one, 1 by another"},
-        ],
-        "scaling": {"depth": {"5": 1.234, "10": 2.5}},
-    }
-    path.write_text(json.dumps(record))
-    return path
-
-
-def test_the_speed_table_is_its_record(tmp_path: Path) -> None:
-    lines = load_script("fill_docs").speed(speed_record(tmp_path / "speed.json")).splitlines()
-    assert "2026-11-15: a processor, 2 threads" in lines[0]
-    assert "| training, SOC + hh1 | the paper's formulation, fp32 | 28.4 | 50 | 50% |  |" in lines
-    assert "|  | lipcert | 1,234 | 50 | 25% | 43.40 |" in lines  # a bf16 contender against the bf16 peak
-    assert "| peak memory | 4 MiB by one, 1 by another |  |  |  | 0.25 |" in lines
-    assert "| ms per image | 1.23 | 2.5 |" in lines
-
-
-def test_the_short_speed_table_is_its_record(tmp_path: Path) -> None:
-    text = load_script("fill_docs").speed_summary(speed_record(tmp_path / "speed.json"))
-    assert "| training | 28.4 | 141 | 300 | 1,234 | 43.4x |" in text
-    assert "Peak memory: 4 MiB by one, 1 by another." in text
-
-
-def test_the_cost_of_a_row_follows_from_the_rates(tmp_path: Path) -> None:
-    text = load_script("fill_docs").row_cost(speed_record(tmp_path / "speed.json"))
-    # 200 epochs of 45,000 images at 28.44 and at 1,234.5 images per second.
-    assert text.endswith(
-        "counted: the paper's formulation 87.9; lipcert, the paper's series 17.8; lipcert, wide series "
-        "8.3; lipcert 2.0."
-    )
-
-
-def test_the_table_of_budgets_has_every_run_of_that_network() -> None:
-    lines = load_script("fill_docs").budgets().splitlines()[2:]
-    found = (ROOT / "results").glob("cifar10-lipconvnet5-soc-hh1-orthogonal-cr0.5-*/summary.json")
-    kept = [path for path in sorted(found) if "start_from" not in (path.parent / "config.toml").read_text()]
-    assert len(lines) == len(kept) > 0
-    for path in kept:
-        best = json.loads(path.read_text())["test"]["best"]
-        shares = (
-            best["standard"],
-            *(best["certified"][radius] for radius in ("36/255", "72/255", "108/255")),
-        )
-        assert any(
-            line.endswith(" | ".join(["", *(f"{100 * share:.2f}" for share in shares)]) + " |")
-            for line in lines
-        )
-
-
-def test_what_was_not_measured_is_not_claimed(tmp_path: Path) -> None:
-    filler = load_script("fill_docs")
-    assert "Not measured" in filler.speed(tmp_path / "none.json")
-    assert "Not measured" in filler.speed_summary(tmp_path / "none.json")
-    with pytest.raises(SystemExit, match="no such record"):
-        filler.demo(tmp_path / "none.json")
-
-
-def test_filling_replaces_what_stood_there() -> None:
-    filler = load_script("fill_docs")
-    text = "a\n<!-- generated:demo -->\nold\n<!-- /generated -->\nb"
-    filled = filler.fill(text)
-    assert "old" not in filled
-    assert filler.fill(filled) == filled
-    with pytest.raises(SystemExit, match="expected one of speed"):
-        filler.fill(text.replace("demo", "speeed"))
-
-
-@pytest.mark.parametrize(
-    ("tex", "expected"),
-    [
-        ("x_1^2", "<msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup>"),
-        (r"\min_{i \ne l} x", "<munder><mo"),
-        (r"\lVert x' \rVert", "<msup><mi>x</mi><mo>′</mo></msup>"),
-        (r"\begin{pmatrix} a & b \\ c & d \end{pmatrix}", "<mtr><mtd><mrow><mi>c</mi></mrow></mtd>"),
-        ("a < b", "<mo>&lt;</mo>"),
-    ],
-)
-def test_formulas(tex: str, expected: str) -> None:
-    assert expected in load_script("mathml").mathml(tex)
-
-
-@pytest.mark.parametrize("tex", [r"\foo", "x_", "{x", "x}", r"\begin{cases} x \end{cases}", "a # b"])
-def test_formulas_that_would_be_spoilt_are_refused(tex: str) -> None:
-    script = load_script("mathml")
-    with pytest.raises(script.UnknownTeXError, match="formula"):
-        script.mathml(tex)
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """RobustClassifier: scikit-learn's own checks, pictures and rows, units, and certificates that hold."""
 
 import copy
+import json
 import pickle
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import lipcert as lc
-from lipcert.errors import ArgumentError
+from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.estimator import RobustClassifier
 
 TINY: dict[str, Any] = {"width": 4, "epochs": 5, "batch_size": 32, "random_state": 0}
@@ -126,7 +128,7 @@ def test_radii_are_in_the_units_of_the_range(digits: tuple[np.ndarray, np.ndarra
     assert (mine.radius < 16 * theirs.radius).all()
     assert mine.lipschitz == pytest.approx(theirs.lipschitz / 16)
     data = RobustClassifier(value_range="data", **TINY).fit(images, labels)
-    assert data.range_ == (0, 16)
+    assert data.input_map_.range == (0, 16)
 
 
 def test_integers_that_float64_cannot_hold_are_not_certified() -> None:
@@ -208,6 +210,97 @@ def test_it_survives_a_pickle(fitted: RobustClassifier, digits: tuple[np.ndarray
     assert torch.equal(again.certify(images).radius, fitted.certify(images).radius)
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [np.arange(12) % 3, np.arange(12) % 2 == 0, np.array(["Ä", "b"] * 6), np.array(["x", "y"] * 6, object)],
+    ids=lambda labels: labels.dtype.str,
+)
+def test_it_is_saved_and_loaded_without_pickle(labels: np.ndarray, tmp_path: Path) -> None:
+    samples = 9 * np.random.default_rng(0).random((12, 5, 7))
+    settings = TINY | {"epochs": 1, "value_range": (0, 9), "image_size": 4}
+    fitted = RobustClassifier(**settings).fit(samples, labels)
+    fitted.save(tmp_path / "saved")
+    again = RobustClassifier.load(tmp_path / "saved")
+    assert again.get_params() == fitted.get_params()
+    assert (again.predict(samples) == fitted.predict(samples)).all()
+    assert again.classes_.tolist() == fitted.classes_.tolist()
+    assert torch.equal(again.certify(samples).radius, fitted.certify(samples).radius)
+    assert lc.load(tmp_path / "saved").hash == fitted.proved_.hash  # as every command reads it
+    assert clone(again).fit(samples, labels).predict(samples).tolist() == fitted.predict(samples).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "x"}, "expected the format 'lipcert classifier 1', got 'x'"),
+        ({"network_sha256": "0"}, "is another network than the one that"),
+        ({"sample_shape": [4, 4]}, r"is for images of shape \(1, 4, 4\)"),
+        ({"sample_shape": [10**30]}, "is damaged"),
+        ({"labels": [1, "a"]}, "labels: expected values of the type"),
+        ({"label_type": "<i3"}, "labels: expected values of the type"),
+        ({"parameters": {"widht": 3}}, "did you mean 'width'"),
+    ],
+)
+def test_a_damaged_folder_is_refused(
+    fitted: RobustClassifier, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    fitted.save(tmp_path)
+    file = tmp_path / "classifier.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        RobustClassifier.load(tmp_path)
+
+
+def test_a_folder_without_a_classifier_and_one_that_is_not_fitted(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected a folder that RobustClassifier\.save wrote"):
+        RobustClassifier.load(tmp_path)
+    with pytest.raises(NotFittedError):
+        RobustClassifier().save(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Weights of a colour network, to begin with."""
+    file = tmp_path_factory.mktemp("start") / "start.safetensors"
+    torch.manual_seed(0)
+    lc.save(lc.lipconvnet(5, num_classes=3, width=3, image_size=12, head="orthogonal", series="wide"), file)
+    return str(file)
+
+
+def test_radii_on_resized_grey_samples_are_those_of_the_samples(
+    start: str, digits: tuple[np.ndarray, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, labels = digits[0][:60] / 16, digits[1][:60]
+    model = RobustClassifier(epochs=1, random_state=0, start_from=start, verbose=True).fit(images, labels)
+    assert "starts from" in capsys.readouterr().out
+    assert model.model_.config.input_shape == (3, 12, 12)
+    assert (model.model_.config.width, model.model_.config.series) == (3, "wide")
+    # The dense matrix from samples to images, one column per pixel, and its norm by LAPACK.
+    black = model._pixels(np.zeros((1, 64)))
+    middle = np.full((1, 64), 0.5)
+    columns = (model._pixels(middle + 0.25 * np.eye(64)) - model._pixels(middle)).flatten(1) / 0.25
+    norm = float(torch.linalg.matrix_norm(columns.T, 2))
+    assert black.shape == (1, 3, 12, 12)
+    assert norm > 1.7  # grey three times is sqrt(3), and it becomes larger
+    inside = model.proved_.certify(model._pixels(images.reshape(60, -1))).radius
+    found = model.certify(images)
+    assert (found.radius <= inside / norm).all()
+    torch.testing.assert_close(found.radius, inside / norm, rtol=1e-6, atol=1e-9)
+    assert found.lipschitz == pytest.approx(model.proved_.lipschitz * norm)
+
+
+def test_what_a_start_decides_cannot_be_chosen(start: str) -> None:
+    samples, labels = np.random.default_rng(0).random((6, 12, 12, 3)), [0, 1] * 3
+    with pytest.raises(ArgumentError, match=r"width: .*start\.safetensors has 3, got 4; leave width out"):
+        RobustClassifier(start_from=start, width=4).fit(samples, labels)
+    with pytest.raises(ArgumentError, match="start_from: its network takes images of 3 channels"):
+        RobustClassifier(start_from=start).fit(samples[..., :2], labels)
+    with pytest.raises(CheckpointError, match="did you mean 'lipconvnet5-cifar10'"):
+        RobustClassifier(start_from="lipconvnet5-cifar").fit(samples, labels)
+    with pytest.raises(ArgumentError, match="image_size: expected a positive integer, got 0"):
+        RobustClassifier(image_size=0).fit(samples, labels)
+
+
 def test_in_a_search_and_in_a_pipeline(digits: tuple[np.ndarray, np.ndarray]) -> None:
     images, labels = digits[0][:60].reshape(60, -1), digits[1][:60] % 2
     pipeline = make_pipeline(FunctionTransformer(lambda x: x / 16), RobustClassifier(**TINY | {"epochs": 1}))
@@ -228,7 +321,7 @@ def test_in_a_search_and_in_a_pipeline(digits: tuple[np.ndarray, np.ndarray]) ->
         ({"value_range": (0, 99)}, (6, 3, 8, 8), r"channels last, got \(3, 8, 8\); use np.moveaxis"),
         ({"value_range": (0, 99)}, (6, 2, 2, 2, 2), r"channels last, got \(2, 2, 2, 2\)"),
         ({"value_range": (0, 99), "conv": "sco"}, (6, 4, 4), "conv: .* did you mean 'soc'"),
-        ({"value_range": (0, 99), "lr": -1.0}, (6, 4, 4), "lr: expected a number above 0, got -1.0"),
+        ({"value_range": (0, 99), "lr": -1.0}, (6, 4, 4), "lr: expected a number in \\(0, inf\\), got -1.0"),
     ],
 )  # fmt: skip
 def test_what_fit_refuses(settings: dict[str, Any], shape: tuple[int, ...], message: str) -> None:

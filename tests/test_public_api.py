@@ -11,7 +11,8 @@ import pytest
 import lipcert as lc
 
 DESIGNED = [
-    *("SOC", "BCOP", "Cayley", "OrthogonalLinear", "NormalizedLinear", "Normalize"),
+    *("SOC", "BCOP", "Cayley", "LOT", "BRO", "AOC", "AOCTranspose2d"),
+    *("OrthogonalLinear", "NormalizedLinear", "Normalize"),
     *("MaxMin", "GroupSort", "Householder", "HouseholderOrder", "HouseholderChain", "HouseholderND"),
     *("lipconvnet", "CertificateLoss", "certify", "certified_accuracy", "radius_from_l1"),
     *("prove", "ProvedNetwork", "lipschitz_estimate", "load", "save", "freeze"),
@@ -90,4 +91,4 @@ def test_importing_one_layer_fills_the_registries() -> None:
     out = run(
         "import lipcert as lc; lc.lipconvnet; from lipcert.nn import CONVOLUTIONS as c; print(*sorted(c))"
     )
-    assert {"bcop", "cayley", "soc"} <= set(out.split())
+    assert {"aoc", "bcop", "bro", "cayley", "lot", "soc"} <= set(out.split())

@@ -6,8 +6,16 @@ from pathlib import Path
 
 from lipcert.errors import CheckpointError
 
+CONFIG, ENVIRONMENT, METRICS, SUMMARY = "config.toml", "environment.json", "metrics.jsonl", "summary.json"
+"""In the folder of a run: its options, its machine, its records epoch by epoch, and what it came to."""
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+"""The state that a resumed run goes on from, and the one before it."""
 LAST, BEST, PROVED = "model.safetensors", "best.safetensors", "best.proved.safetensors"
-"""In the folder of a run: weights of its last and of its best model, and what is proved of the best."""
+"""Weights of its last and of its best model, and what is proved of the best."""
+CERTIFICATES, AUDIT, ATTACKED, REPORT = "certificates.jsonl", "audit.json", "audit.jsonl", "report.html"
+"""Its certificates, the verdict of an audit, one line per attacked image, and the page on all of it."""
+KEPT_CERTIFICATES, REVISED = "certificates.csv.gz", "revised.json"
+"""In a folder of results: the certificates in brief, and accuracies under estimated constants."""
 
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:

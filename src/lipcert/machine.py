@@ -4,7 +4,10 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from statistics import median
 
 
 def cpu_model() -> str:
@@ -24,11 +27,23 @@ def command_line() -> str:
     return shlex.join(["lipcert" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
+def in_turns(works: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
+    """Median seconds of each work, run once before and then in turns, so that a neighbour slows all alike."""
+    times: list[list[float]] = [[] for _ in works]
+    for turn in range(repetitions + 1):
+        for work, seconds in zip(works, times, strict=True):
+            start = time.perf_counter()
+            work()
+            if turn:
+                seconds.append(time.perf_counter() - start)
+    return [median(seconds) for seconds in times]
+
+
 def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
     """Time of a bfloat16 matrix product on this processor over the time of the same product in float32.
 
     Measured, because no list of processors stays complete. With instructions for bfloat16 it is below 1;
-    where torch has to compute without them, number by number, it is 30 and more.
+    without them it is 4 to 5 with AVX-512, which converts to float32 and back, and 30 and more with AVX2.
     """
     import torch  # here: what only asks for the processor's name needs none
 
@@ -49,6 +64,7 @@ def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
     return fastest[0] / fastest[1]
 
 
+@cache
 def has_bf16() -> bool:
     """Whether bfloat16 is worth its while on this processor, and not several times slower than float32."""
-    return bf16_slowdown() < 4
+    return bf16_slowdown() < 2

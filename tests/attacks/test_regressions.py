@@ -13,6 +13,7 @@ from lipcert.attacks.classifier import any_classifier
 from lipcert.attacks.report import AuditReport
 from lipcert.attacks.settings import AttackSettings
 from lipcert.nn import ConstantHead, Flatten, Normalize
+from lipcert.nn.carried import carried_vectors
 from tests.attacks.networks import SHAPE, claims_as_if_one_lipschitz, tiny_lipconvnet
 
 ATTACKS = ["noise", "pgd", "pgd-minimal"]
@@ -66,7 +67,7 @@ def test_scaled_power_iteration_vectors(scale: float) -> None:
 
     model = tiny_lipconvnet().train()
     model(torch.rand(8, *SHAPE))  # the vectors are there after the first training step
-    vectors = [value for name, value in model.named_buffers() if name.endswith("vector")]
+    vectors = list(carried_vectors(model).values())
     assert any(vector.numel() for vector in vectors)
     before = lc.certify(model, images)
     for vector in vectors:

@@ -329,9 +329,9 @@ def test_a_proof_that_a_layer_states_is_not_believed() -> None:
     ("model", "error", "message"),
     [
         (
-            nn.Sequential(lc.Flatten(), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(16))),
+            nn.Sequential(lc.Flatten(), nn.Sequential(nn.GELU(), nn.BatchNorm1d(16))),
             NotProvedError,
-            r"^1\.0: ReLU has no proved bound; use a layer of lipcert",
+            r"^1\.0: GELU has no proved bound; use a layer of lipcert",
         ),
         (
             nn.Sequential(nn.Flatten(2), nn.Linear(16, 2)),
@@ -359,7 +359,7 @@ def test_a_proof_that_a_layer_states_is_not_believed() -> None:
             "^0: Frozen freezes to str, no operator",
         ),
     ],
-    ids=["relu", "flatten", "odd channels", "features", "no logits", "no operator"],
+    ids=["gelu", "flatten", "odd channels", "features", "no logits", "no operator"],
 )
 def test_what_is_not_proved_is_refused_by_path_and_name(
     model: nn.Module, error: type[LipcertError], message: str
@@ -422,3 +422,20 @@ def test_images_without_numbers_in_them_are_refused(change: Callable[[Tensor], T
     proved = lc.prove(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
     with pytest.raises(ArgumentError, match="images: expected a dense tensor"):
         proved.certify(change(torch.rand(1, 1, 2, 2)))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 0.0), (torch.float32, 1e-4)])
+def test_the_classifier_as_a_module_has_its_logits_and_gradients(
+    dtype: torch.dtype, tolerance: float
+) -> None:
+    proved = lc.prove(network())
+    images = torch.rand(3, *SHAPE, dtype=dtype, requires_grad=True)
+    module = proved.module(dtype)
+    logits = module(images)
+    torch.testing.assert_close(
+        logits.detach().double(), proved.logits(images.double()), atol=tolerance, rtol=0
+    )
+    (gradient,) = torch.autograd.grad(logits[:, 0].sum(), images)
+    assert gradient.abs().sum() > 0
+    assert not module.training
+    assert module.float().double()(images.detach().double()).dtype == torch.float64

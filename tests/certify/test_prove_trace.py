@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lipcert as lc
@@ -61,6 +62,41 @@ FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "functions of torch": lambda m, x: m.head(torch.sub(torch.mul(x, 2), torch.neg(m.conv(x))).flatten(1)),
     "one value used three times": lambda m, x: _used_three_times(m, m.conv(x), x),
     "shared layer": lambda m, x: m.head(m.act(m.conv(m.act(m.conv(x)))).flatten(1)),
+    "relu": lambda m, x: m.head(torch.relu(F.relu(m.conv(x).relu())).flatten(1)),
+    "leaky relu": lambda m, x: m.head(F.leaky_relu(m.conv(x), 0.2).flatten(1)),
+    "abs": lambda m, x: m.head((abs(m.conv(x)) + torch.abs(x) - x.abs()).flatten(1)),
+    "tanh and sigmoid": lambda m, x: m.head(
+        (torch.tanh(x) + x.tanh() - torch.sigmoid(x).sigmoid()).flatten(1)
+    ),
+    "softplus": lambda m, x: m.head((F.softplus(x) + F.softplus(m.conv(x), beta=3)).flatten(1)),
+    "channels": lambda m, x: m.head(torch.cat([x[:, 1:], x[:, :-1, ...]], 1).flatten(1)),
+    "channels from the end": lambda m, x: m.head(
+        torch.cat([x[..., 1:, :, :], x.flatten(1)[..., :4].view(-1, 1, 2, 2)[...]], 1).flatten(1)
+    ),
+    "padded": lambda m, x: m.head(F.pad(x, (0, 0, 0, 0, 2, 1))[:, 2:4].flatten(1)),
+    "padded vectors": lambda m, x: m.head(F.pad(x.flatten(1)[:, 1:], (1, 0))),
+    "mirror images": lambda m, x: m.head((x.flip(-1) + torch.flip(m.conv(x), [2]) + x.flip(2, 3)).flatten(1)),
+    "pooling": lambda m, x: m.head(
+        torch.cat(
+            [F.avg_pool2d(x, 2), F.max_pool2d(x, 2), F.lp_pool2d(x + 1, 2, 2), x.mean((2, 3), keepdim=True)],
+            1,
+        ).flatten(1)
+    ),
+    "overlapping windows": lambda m, x: m.head(
+        (F.max_pool2d(x, 3, 1, 1) + F.avg_pool2d(x, 3, 1, 1)).flatten(1)
+    ),
+    "global pooling": lambda m, x: m.head(
+        torch.cat([x.mean(dim=[2, 3])] * 2 + [F.adaptive_avg_pool2d(x, 1).flatten(1)] * 2, 1)
+    ),
+    "shuffled pixels": lambda m, x: m.head(F.pixel_shuffle(F.pixel_unshuffle(x, 2), 2).flatten(1)),
+    "upsampling": lambda m, x: m.head(F.avg_pool2d(F.interpolate(x, scale_factor=2), 2).flatten(1)),
+    "upsampling to a size": lambda m, x: m.head(F.max_pool2d(F.interpolate(x, (4, 6)), (2, 3)).flatten(1)),
+    "dropout in evaluation": lambda m, x: m.head(F.dropout(x, 0.5, m.training).flatten(1)),
+    "view": lambda m, x: m.head(x.view(x.size(0), -1)),
+    "reshape": lambda m, x: m.head(x.reshape(x.shape[0], 4, -1).reshape(-1, 8)),
+    "sizes": lambda m, x: m.head(x.view(-1, x.size(1) * x.shape[2] * x.size(dim=3))) / x.shape[1],
+    "other orders": lambda m, x: m.head(torch.permute(x, (0, 3, 1, 2)).transpose(1, 2).flatten(1)),
+    "in place": lambda m, x: m.head(F.relu(m.conv(x), inplace=True).flatten(1)),
     "constants in a loop": lambda m, x: m.head(sum(k * m.conv(x) for k in range(1, 4)).flatten(1)),  # type: ignore[union-attr]
 }
 
@@ -158,7 +194,53 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "matrix product": (lambda m, x: x @ x, "the function matmul in Own has no proved bound"),
     "quotient of activations": (lambda m, x: x / x, "the function div in Own has no proved bound"),
     "number over activations": (lambda m, x: 1 / x, "the function .*div in Own has no proved bound"),
-    "slices": (lambda m, x: x[:, :1], "the function getitem in Own has no proved bound"),
+    "rows": (lambda m, x: x[:, :, :1], r"a slice of something else than channels in Own .*; use x\[:, a:b\]"),
+    "columns": (lambda m, x: x[:, ..., :1], "a slice of something else than channels in Own"),
+    "columns from the end": (lambda m, x: x[..., :, :1], "a slice of something else than channels in Own"),
+    "one channel": (lambda m, x: x[:, 0], "an index that is no slice in Own has no proved bound"),
+    "no channel": (lambda m, x: x[:, 2:2], "a slice of something else than channels"),
+    "padded pixels": (lambda m, x: F.pad(x, (1, 1)), "a padding by something else than channels of zeros"),
+    "padded with ones": (lambda m, x: F.pad(x, (0, 0, 0, 0, 0, 1), value=1.0), "a padding by something else"),
+    "cut channels": (lambda m, x: F.pad(x, (0, 0, 0, 0, 0, -1)), "a padding that takes channels away"),
+    "dropout": (
+        lambda m, x: F.dropout(x),
+        "a dropout in training mode in Own .*; pass training=self.training",
+    ),
+    "flipped batch": (lambda m, x: x.flip(0), "a flip of other axes than rows and columns in Own"),
+    "mean of channels": (
+        lambda m, x: x.mean(1),
+        "a mean over something else than the pixels of a map in Own",
+    ),
+    "batch as pixels": (lambda m, x: x.view(-1), "a reshape that does not keep the batch in Own"),
+    "batch as number": (lambda m, x: x / x.size(0), "the function .*div in Own has no proved bound"),
+    "batch moved": (lambda m, x: x.permute(1, 0, 2, 3), "a permutation that does not keep the batch in Own"),
+    "pooled with indices": (
+        lambda m, x: F.max_pool2d_with_indices(x, 2),
+        "the function .* in Own has no proved bound",
+    ),
+    "bilinear": (lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"), "only mode='nearest'"),
+    "half a pixel": (
+        lambda m, x: F.interpolate(x, scale_factor=1.5),
+        "only whole factors have a proved bound",
+    ),
+    "softplus that jumps": (
+        lambda m, x: F.softplus(x, 1, 0.1),
+        "only a threshold of at least 20 has a proved bound, got 0.1",
+    ),
+    "random numbers": (
+        lambda m, x: x * torch.rand(1),
+        "Own has no proved bound, for its forward computes something else when called again",
+    ),
+    "state": (
+        lambda m, x: x * m.calls.add_(1),
+        "Own .* its forward computes something else when called again",
+    ),
+    "no such side": (lambda m, x: x.view(x.size(7), -1), "the function size with such arguments in Own"),
+    "no pixels": (lambda m, x: x.view(x.size(0), -1, 0), "the function view with such arguments in Own"),
+    "wrong arguments": (
+        lambda m, x: F.leaky_relu(x, m.conv(x)),
+        "the function leaky_relu with such arguments in Own has no proved bound",
+    ),
     "in place": (lambda m, x: x.add_(1), "the function add_ in Own has no proved bound"),
     "sum with a factor": (
         lambda m, x: torch.add(x, x, alpha=3),
@@ -200,25 +282,37 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_bound_is_refused_by_path_name_and_reason(name: str) -> None:
     function, message = REFUSED[name]
-    model = nn.Sequential(nn.Sequential(nn.Identity(), Own(function, **parts())), lc.Flatten(), linear(3))
-    with pytest.raises(NotProvedError, match=rf"^0\.1: {message}"):
+    own = Own(function, calls=torch.zeros(()), **parts())
+    model = nn.Sequential(nn.Sequential(nn.Identity(), own), lc.Flatten(), linear(3))
+    with pytest.raises(NotProvedError, match=rf"^0\.1\S* {message}"):
         lc.prove(model, SHAPE)
 
 
 def test_unknown_modules_inside_a_forward_are_refused_by_path() -> None:
     model = nn.Sequential(
-        Own(lambda m, x: m.net(x), net=nn.Sequential(nn.Identity(), nn.ReLU())), lc.Flatten()
+        Own(lambda m, x: m.net(x), net=nn.Sequential(nn.Identity(), nn.GELU())), lc.Flatten()
     )
-    with pytest.raises(NotProvedError, match=r"^0\.net\.1: ReLU has no proved bound"):
+    with pytest.raises(NotProvedError, match=r"^0\.net\.1: GELU has no proved bound"):
         lc.prove(model, SHAPE)
 
 
-def test_layers_that_do_not_fit_inside_a_forward_are_refused_by_path() -> None:
-    model = Own(lambda m, x: m.head(x.flatten(1)), head=linear(3, 9))
-    with pytest.raises(
-        ArgumentError, match=r"^head: Matrix: expected vectors of 9 numbers, got shape \(8,\)"
-    ):
-        lc.prove(model, SHAPE)
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (
+            lambda m, x: m.wide(x.flatten(1)),
+            r"^wide: Matrix: expected vectors of 16 numbers, got shape \(8,\)",
+        ),
+        (lambda m, x: F.avg_pool2d(x, 5), r"^avg_pool2d: Pool: expected maps of at least \(5, 5\)"),
+        (lambda m, x: m.act(x[:, 1:]), r"^act: MaxMin: expected a number of channels divisible by 2, got 1"),
+        (lambda m, x: m.head(x.flatten(1)) * 1e-300, r"^mul: weights: expected finite numbers of at least"),
+    ],
+)
+def test_layers_that_do_not_fit_inside_a_forward_are_refused_by_path(
+    forward: Callable[[Any, Tensor], Tensor], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        lc.prove(Own(forward, **parts()), SHAPE)
 
 
 def test_a_forward_of_two_batches_is_refused() -> None:
@@ -238,7 +332,9 @@ def test_a_forward_of_its_own_that_depends_on_the_mode_is_read_in_evaluation_mod
 
 @pytest.mark.parametrize("options", [{"end_dim": 1}, {"end_dim": 1, "start_dim": -1}])
 def test_a_flattening_of_other_axes_is_refused(options: dict[str, int]) -> None:
-    with pytest.raises(NotProvedError, match=r"^model: the function flatten in Own has no proved bound"):
+    with pytest.raises(
+        NotProvedError, match=r"^model: a flattening of other axes than all but the batch in Own"
+    ):
         lc.prove(Own(lambda m, x: m.head(x.flatten(**options)), head=linear(3)), SHAPE)
 
 
@@ -299,6 +395,35 @@ def test_a_value_that_is_used_after_it_was_changed_in_place_is_refused(
     assert not torch.equal(changed, plain), "nothing is changed, so nothing is tested"
     with pytest.raises(NotProvedError, match=r"^model: a change in place of a value with other names in Own"):
         lc.prove(model, SHAPE)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        nn.Identity(),
+        nn.Dropout(),
+        nn.Dropout2d(),
+        lc.Flatten(),
+        Own(lambda m, x: x),
+        nn.Sequential(nn.Identity(), nn.Sequential(nn.Dropout2d(), nn.Flatten())),
+    ],
+    ids=["identity", "dropout", "dropout of channels", "flatten", "own", "nested"],
+)
+def test_a_sequence_that_changes_in_place_what_it_is_given_is_refused(first: nn.Module) -> None:
+    """What hands on its input, or a view of it, lets the ReLU behind it change the input."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.conv(x)
+        return m.head(m.changing(y).flatten(1)) + m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+    changing = nn.Sequential(first, nn.ReLU(inplace=True))
+    model = Own(forward, changing=changing, **parts()).double().eval()
+    with pytest.raises(NotProvedError, match=r"^model: inplace=True in changing of a value with other names"):
+        lc.prove(model, SHAPE)
+    changing.insert(1, nn.LeakyReLU())  # makes a new tensor, which may be changed
+    images = torch.rand(3, *SHAPE, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(lc.prove(model, SHAPE).logits(images), model(images), rtol=0, atol=1e-13)
 
 
 def test_a_new_value_may_be_changed_in_place() -> None:

@@ -8,8 +8,9 @@ import torch
 
 import lipcert as lc
 from lipcert.certify import Certificates
-from lipcert.certify.records import FILE, Images, read_records, write_records
+from lipcert.certify.records import Images, read_records, write_records
 from lipcert.errors import CheckpointError
+from lipcert.files import CERTIFICATES
 
 
 @pytest.fixture
@@ -33,18 +34,21 @@ def test_margin_and_rounding_come_back(written: tuple[Path, Certificates]) -> No
 
 def test_records_move_with_their_folder(written: tuple[Path, Certificates]) -> None:
     folder, _ = written
-    assert json.loads((folder / FILE).read_text().splitlines()[0])["network"] == "best.proved.safetensors"
+    assert (
+        json.loads((folder / CERTIFICATES).read_text().splitlines()[0])["network"]
+        == "best.proved.safetensors"
+    )
     moved = folder.rename(folder.with_name("moved"))
     assert read_records(moved).network_file.is_file()
 
 
 def test_an_unlimited_radius_beside_a_runner_up_is_refused(written: tuple[Path, Certificates]) -> None:
     folder, _ = written
-    head, first, *rest = (folder / FILE).read_text().splitlines()
+    head, first, *rest = (folder / CERTIFICATES).read_text().splitlines()
     row = json.loads(first) | {"radius": None}
-    (folder / FILE).write_text("\n".join([head, json.dumps(row), *rest]) + "\n")
+    (folder / CERTIFICATES).write_text("\n".join([head, json.dumps(row), *rest]) + "\n")
     with pytest.raises(CheckpointError, match="a radius is not finite"):
-        read_records(folder)
+        assert read_records(folder).outcomes
 
 
 def test_records_name_the_proved_file_and_its_layers(written: tuple[Path, Certificates]) -> None:
@@ -53,25 +57,5 @@ def test_records_name_the_proved_file_and_its_layers(written: tuple[Path, Certif
     network = lc.load(found.network_file)
     assert isinstance(network, lc.ProvedNetwork)
     assert found.network_hash == network.hash
-    assert [row["lipschitz"] for row in found.layers] == [leaf.lipschitz for leaf in network.layers]
+    assert [layer.lipschitz for layer in found.header.layers] == [leaf.lipschitz for leaf in network.layers]
     assert found.lipschitz == cert.lipschitz == network.lipschitz
-
-
-def test_pictures_of_ones_own_have_the_same_records(written: tuple[Path, Certificates]) -> None:
-    folder, cert = written
-    network = lc.load(read_records(folder).network_file)
-    assert isinstance(network, lc.ProvedNetwork)
-    files = [(f"{number}.png", None if number else "640x480") for number in range(5)]
-    write_records(
-        folder,
-        cert,
-        Images(None, "0" * 64, 5, files=files),
-        network=network,
-        file=folder / "best.proved.safetensors",
-    )
-    found = read_records(folder)
-    assert found.data == "pictures"
-    assert torch.equal(found.outcomes.radius, cert.radius)
-    assert found.outcomes.label.tolist() == [-1] * 5
-    rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()[1:]]
-    assert [(row["file"], row["resized_from"]) for row in rows] == files

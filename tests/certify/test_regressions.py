@@ -12,6 +12,7 @@ from lipcert.certify.certificates import certificates_from
 from lipcert.kernels.series import SERIES
 from lipcert.kernels.taps import kernel_from_taps, skew_taps
 from lipcert.nn import ConstantHead, Flatten, Normalize
+from lipcert.nn.carried import carried_vectors, complete_state
 from lipcert.operators import SkewPolynomial
 
 
@@ -55,10 +56,9 @@ def test_a_checkpoint_with_scaled_vectors() -> None:
     images = torch.rand(8, 1, 4, 4)
     model.train()(images)  # the vectors are there now
     honest = lc.certify(model, images)
-    state = model.state_dict()
-    vectors = [name for name in state if name.endswith("vector")]
+    state, vectors = complete_state(model), carried_vectors(model)
     assert vectors
-    assert all(state[name].numel() for name in vectors)
+    assert all(vector.numel() for vector in vectors.values())
     forged = lc.lipconvnet(5, num_classes=3, width=2, image_size=4, in_channels=1)
     forged.load_state_dict({k: v * 1e6 if k in vectors else v for k, v in state.items()})
     forged = lc.certify(forged, images)

@@ -2,13 +2,22 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from lipcert.certify import network_file
+from lipcert.certify.independent import reading
+from lipcert.certify.network import ProvedNetwork
 from lipcert.cli import main
+from lipcert.data import sources
+from lipcert.data.dataset import Dataset
+from lipcert.models import storage
 
 
 class Result(NamedTuple):
@@ -47,7 +56,7 @@ def in_its_own_process(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the digits, far too short to be good. Copy it before writing into it."""
-    from lipcert.training.config import TrainConfig
+    from lipcert.runs.config import TrainConfig
     from lipcert.training.loop import train
 
     out = tmp_path_factory.mktemp("runs") / "tiny"
@@ -61,3 +70,30 @@ def run(trained: Path, tmp_path: Path) -> Path:
     import shutil
 
     return Path(shutil.copytree(trained, tmp_path / "runs" / "tiny"))
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each costly thing was done since the last `clear`."""
+    found: Counter[str] = Counter()
+
+    def count(owner: Any, name: str, say: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            found[say(*arguments, **options)] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(sources, "load_digits", lambda **options: f"load {options['split']} images")
+    count(network_file, "_header", lambda content: "read a proved network")
+    count(reading, "_check_hash", lambda *_: "read a proved network independently")
+    count(storage, "safe_open", lambda file, **_: f"read {Path(file).name}")
+    count(import_module("lipcert.certify.prove"), "read_model", lambda *_: "prove a model")
+    count(ProvedNetwork, "certify", lambda network, images, **_: f"certify {len(images)} images")
+    hashed = cached_property(lambda self: found.update([f"hash {self.split} images"]) or original(self))
+    original = Dataset.fingerprint.func  # type: ignore[attr-defined]
+    hashed.__set_name__(Dataset, "fingerprint")
+    monkeypatch.setattr(Dataset, "fingerprint", hashed)
+    return found

@@ -42,12 +42,19 @@ def test_a_group_alone_prints_its_help(command: Command, group: str) -> None:
     assert "list" in result.out
 
 
-HEAVY = ("torch", "numpy", "matplotlib", "jinja2", "sklearn", "PIL", "scipy", "lightning_fabric")
+HEAVY = ("torch", "numpy", "matplotlib", "jinja2", "sklearn", "PIL", "scipy", "lightning_fabric", "fastapi")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["certify", "--help"], ["train", "--help"], ["zoo", "list"], ["data", "list"]],
+    [
+        ["--help"],
+        ["certify", "--help"],
+        ["train", "--help"],
+        ["serve", "--help"],
+        ["zoo", "list"],
+        ["data", "list"],
+    ],
     ids=str,
 )
 def test_help_starts_without_torch(arguments: list[str]) -> None:
@@ -143,7 +150,7 @@ def test_ctrl_c_before_the_command_line_is_read() -> None:
         (PermissionError(13, "Permission denied", "/a"), 2, "/a: Permission denied"),
         (OSError(28, "No space left on device", "/a"), 2, "/a: No space left on device"),
         (typer.BadParameter("not so"), 2, "Invalid value: not so; see lipcert demo --help"),
-        (RuntimeError("boom\nmore"), 3, "lipcert failed (RuntimeError: boom); this is a fault of its own"),
+        (RuntimeError("boom\nmore"), 3, "lipcert failed (RuntimeError: boom); this is a bug in lipcert"),
         (RuntimeError("alloc: can't allocate memory: 9 TB"), 2, "out of memory (alloc: can't allocate"),
         (torch.cuda.OutOfMemoryError("CUDA"), 2, "out of memory (CUDA); use a smaller network, smaller"),
         (MemoryError("no room"), 2, "out of memory (no room)"),

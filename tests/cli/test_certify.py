@@ -1,8 +1,14 @@
 """lipcert certify and report, on a tiny run and on pictures."""
 
+import hashlib
 import json
 import re
+import shutil
+import struct
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +18,11 @@ from PIL import Image
 import lipcert as lc
 from lipcert.certify.curve import RADII, shown
 from lipcert.certify.records import read_records
-from lipcert.cli.class_names import CIFAR100, class_names
-from lipcert.cli.network import Source
-from lipcert.cli.own_images import read_picture
 from lipcert.data import load, to_float
 from lipcert.errors import CheckpointError
-from lipcert.training.config import TrainConfig
+from lipcert.runs.class_names import CIFAR100, class_names
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.run import Run
 from lipcert.training.loop import train
 
 from .conftest import Command
@@ -122,7 +127,8 @@ def test_a_folder_with_other_files_than_at_training_is_refused(
             Image.fromarray(picture).save(photos / kind / f"{number}.png")
     out = tmp_path / "runs/own"
     train(TrainConfig(data=str(photos), width=2, epochs=1, batch_size=8, threads=1), out)
-    assert command("certify", out).code == 0
+    certified = command("certify", out)
+    assert (certified.code, "Radii are about pictures of 8x8 pixels" in certified.out) == (0, True)
     (photos / "ant" / "new.png").write_bytes((photos / "ant" / "0.png").read_bytes())
     for more in ([], ["--data", photos / ".." / "photos"]):
         refused = command("certify", out, *more)
@@ -133,34 +139,123 @@ def test_a_folder_with_other_files_than_at_training_is_refused(
 def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path], tmp_path: Path) -> None:
     result = command("certify", run, "--images", *pictures, "--json", "--out", tmp_path / "mine")
     assert (result.code, result.err) == (0, "")
-    first, second = json.loads(result.out)
+    first, second = map(json.loads, result.out.splitlines())
     expected = lc.certify(
         lc.load(run / "best.safetensors"), to_float(load("digits", split="test").images[:1])
     )
     assert first["prediction"] == str(int(expected.prediction))
     assert first["runner_up"] == str(int(expected.runner_up))
     assert first["radius"] == pytest.approx(float(expected.radius), rel=1e-12)
-    assert (first["resized_from"], second["resized_from"]) == (None, "30x20")
+    assert (first["resized_from"], first["radius_original"]) == (None, None)
+    assert second["resized_from"] == "30x20"
+    # From 20 to 8 pixels, an average over 2.5 x 2.5: a change spreads, and the original may change more.
+    assert second["radius_original"] == pytest.approx(2.5 * second["radius"], rel=0.05)
+    assert first["sha256"] == hashlib.sha256(pictures[0].read_bytes()).hexdigest()
     written = read_records(tmp_path / "mine")
     assert written.outcomes.radius.tolist() == [first["radius"], second["radius"]]
     assert written.network_hash == first["network_sha256"]
     assert written.network_file.is_file()
     verified = command("verify", tmp_path / "mine")
     assert (verified.code, "2 of 2 certificates derived again" in verified.out) == (0, True)
+    file = tmp_path / "mine/certificates.jsonl"
+    honest, false = f'"radius_original": {second["radius_original"]}', '"radius_original": 50.0'
+    file.write_text(file.read_text().replace(honest, false))
+    invented = command("verify", tmp_path / "mine")
+    assert (invented.code, "written radius in the original 50, but" in invented.err) == (1, True)
     Image.new("L", (8, 8)).save(pictures[0])
     changed = command("verify", tmp_path / "mine")
-    assert (changed.code, "its pictures have changed" in changed.err) == (2, True)
+    assert (changed.code, "digit.png: has changed since it was certified" in changed.err) == (2, True)
 
 
 def test_the_run_may_come_last(command: Command, run: Path, pictures: list[Path]) -> None:
     result = command("certify", "--images", *pictures, run, "--json")
-    assert [row["file"] for row in json.loads(result.out)] == [str(picture) for picture in pictures]
+    files = [json.loads(line)["file"] for line in result.out.splitlines()]
+    assert files == [str(picture) for picture in pictures]
 
 
 def test_table_of_pictures(command: Command, run: Path, pictures: list[Path]) -> None:
     result = command("certify", run, "--images", pictures[0], "--images", pictures[1])
     assert "wide [photo].png" in result.out
     assert "1 of 2 pictures were cut to their centre square and resized to 8x8" in result.out
+    assert "In the original" in result.out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Seventy digits in two folders, more than one batch; two are broken, one is hidden, one no picture."""
+    digits = load("digits", split="test").images[:70, 0].numpy()
+    for number, digit in enumerate(digits):
+        place = tmp_path / "photos" / str(number % 2) / f"{number:03}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digit).save(place)
+    broken = tmp_path / "photos/0/010.png", tmp_path / "photos/1/069.png"
+    for place in broken:
+        place.write_bytes(place.read_bytes()[:40])
+    (tmp_path / "photos/notes.txt").write_text("no picture")
+    (tmp_path / "photos/.hidden.png").write_bytes(b"")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.png", "?"])
+def test_a_folder_of_pictures(
+    command: Command, run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """Broken pictures are lines with a reason, the rest goes on, and what is written can be verified."""
+    result = command("certify", run, "--images", folder / pattern)
+    assert result.code == 2
+    first, second, summary = result.err.strip().splitlines()
+    assert "photos/0/010.png: cannot be read as a PNG, JPEG or WebP image" in first
+    assert "photos/1/069.png: cannot be read as a PNG, JPEG or WebP image" in second
+    assert summary == "images: 2 of 70 pictures could not be read"
+    assert "tiny: 68 pictures, with median radii" in result.out
+    _, *lines = (run / "pictures/certificates.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["index"] for row in rows] == list(range(70))
+    assert [row["index"] for row in rows if "error" in row] == [5, 69]
+    found = read_records(run / "pictures")
+    network = lc.load(run)
+    assert isinstance(network, lc.ProvedNetwork)
+    order = [number for parity in (0, 1) for number in range(parity, 70, 2) if number not in (10, 69)]
+    expected = network.certify(to_float(load("digits", split="test").images[order]))
+    assert torch.allclose(found.outcomes.radius, expected.radius, rtol=1e-9, atol=0)
+    verified = command("verify", run / "pictures", "--sample", 3)
+    assert (verified.code, "3 of 68 certificates derived again" in verified.out) == (0, True)
+
+
+def test_damaged_camera_data_is_no_reason_to_warn(command: Command, run: Path, tmp_path: Path) -> None:
+    cut_off = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 5)  # five entries follow, says the header
+    Image.new("RGB", (20, 20)).save(tmp_path / "old.jpg", exif=cut_off)
+    result = command("certify", run, "--images", tmp_path / "old.jpg")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_records_of_other_pictures_are_kept(command: Command, run: Path, folder: Path) -> None:
+    for name in ("010.png", "069.png"):
+        next(folder.rglob(name)).unlink()
+    for expected in ("pictures", "pictures-2", "pictures-3"):
+        result = command("certify", run, "--images", folder)
+        assert (result.code, f"Records: {run / expected}/certificates.jsonl" in result.out) == (0, True)
+
+
+def test_what_was_certified_survives_an_interruption(
+    command: Command, run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, certify = [], lc.ProvedNetwork.certify
+    file = run / "mine/certificates.jsonl"
+
+    def interrupted(self: lc.ProvedNetwork, images: torch.Tensor) -> object:
+        calls.append(len(images))
+        if len(calls) == 2:
+            assert len(file.read_text().splitlines()) == 1 + 64  # before anything closes the file
+            raise KeyboardInterrupt
+        return certify(self, images)
+
+    monkeypatch.setattr(lc.ProvedNetwork, "certify", interrupted)
+    result = command("certify", run, "--images", folder, "--out", run / "mine")
+    assert (result.code, result.out.splitlines()) == (130, ["certifying 70 pictures"])
+    assert result.err.strip() == f"interrupted; 64 of 70 pictures are in {file}"
+    assert len(file.read_text().splitlines()) == 1 + 64
+    assert len(read_records(run / "mine").pictures) == calls[0] == 63
 
 
 def test_what_is_proved_is_called_so(command: Command, run: Path, pictures: list[Path]) -> None:
@@ -171,7 +266,8 @@ def test_what_is_proved_is_called_so(command: Command, run: Path, pictures: list
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}x"], "no such run; expected a folder that lipcert train wrote, or a file; did"),
+        (["{run}x"], "tinyx: no such file or folder, and no network of this name ships with lipcert; did"),
+        (["lipconvnet5-cifar1"], "ships with lipcert; did you mean 'lipconvnet5-cifar10'?"),
         (["{tmp}"], "is not the folder of a run; expected best.safetensors in it"),
         (["{tmp}/bad.safetensors"], "not a safetensors file, or a truncated one"),
         (["{run}/best.safetensors"], "does not say which images it is for; pass --data"),
@@ -180,16 +276,17 @@ def test_what_is_proved_is_called_so(command: Command, run: Path, pictures: list
         (["{run}", "--data", "{tmp}/none"], "no such folder"),
         (["{run}", "--device", "abacus"], "device: expected auto, cpu, cuda"),
         (["{run}", "--images", "{tmp}/bad.png"], "bad.png: cannot be read as a PNG, JPEG or WebP image"),
-        (["{run}", "--images", "{tmp}/none.png"], "none.png: expected a picture: No such file or directory"),
+        (["{run}", "--images", "{tmp}/none.png"], "none.png: expected a picture or a folder: no such file"),
+        (["{run}", "--images", "{tmp}/*.jpg"], "*.jpg: expected pictures, but nothing matches this pattern"),
+        (["{run}", "--images", "{tmp}/runs"], "runs: expected pictures in this folder, got no PNG, JPEG or"),
         (["{tmp}/bad.png"], "bad.png is a picture; name a network, and the picture by --images"),
         (["{run}", "--images", "{tmp}/wide [photo].png", "--no-resize"], "is 30x20, but the network"),
         (["{run}", "--images", "{tmp}/digit.png", "--data", "digits"], "--data and --count choose test"),
-        (["{run}", "{run}"], "expected one run, got 2; to compare runs use lipcert report"),
-        (["{run}", "--zoo", "x"], "or --zoo NAME (only one of them)"),
-        (["--zoo", "x"], "zoo: expected one of"),
-        ([], "RUN: expected the folder of a run, a .safetensors file, or --zoo NAME"),
+        (["{run}", "{run}"], "NETWORK: expected one network, got 2; to compare runs use lipcert report"),
+        (["lipconvnet5-cifar10", "--weights", "last"], "is one network; 'last' chooses among those of"),
+        ([], "Missing argument 'NETWORK'; see lipcert certify --help"),
         (["{run}", "--out", "{tmp}/bad.png"], "out: cannot write to"),
-        (["{run}", "--no-resize"], "no-resize: is about pictures of your own; name them by --images"),
+        (["{run}", "--no-resize"], "no-resize: applies only to pictures of your own; name them"),
         (["{run}/best.safetensors", "--weights", "last"], "is one network; 'last' chooses among those of"),
     ],
 )  # fmt: skip
@@ -262,24 +359,27 @@ def test_papers_row_is_found_for_its_network() -> None:
     from lipcert.cli.report import paper_row
 
     options = {"data": "cifar10", "depth": 5, "activation": "maxmin", "head": "orthogonal", "gamma": 0.0}
-    run: Any = SimpleNamespace(options=options, records=SimpleNamespace(data="cifar10"))
-    found = paper_row(run)
+    records: Any = SimpleNamespace(data="cifar10")
+    found = paper_row(Run("a").knowing(options=options, records=records))
     assert found.reported is not None
     assert found.reported.values == {"standard": 75.78, "36/255": 59.18, "72/255": 42.01, "108/255": 27.09}
-    run.options = options | {"data": "digits"}
-    assert paper_row(run).reported is None
+    other = Run("a").knowing(options=options | {"data": "digits"}, records=records)
+    assert paper_row(other).reported is None
 
 
-def test_names_of_classes(tmp_path: Path) -> None:
+def test_names_of_classes(trained: Path, tmp_path: Path) -> None:
     assert (len(CIFAR100), len(set(CIFAR100)), list(CIFAR100)) == (100, 100, sorted(CIFAR100))
-    source = Source(tmp_path / "best.safetensors", "a", tmp_path, "photos")
-    assert class_names(source, 2) == ("class 0", "class 1")
-    (tmp_path / "certificates.jsonl").write_text(json.dumps({"classes": ["ant", "owl"]}) + "\n")
-    assert class_names(source, 2) == ("ant", "owl")
-    assert class_names(source, 3)[2] == "class 2"
-    (tmp_path / "certificates.jsonl").write_text("{")
+    folder = Path(shutil.copytree(trained, tmp_path / "a"))
+    (folder / "config.toml").unlink()
+    records = (folder / "certificates.jsonl").read_text().replace('"0", "1", "2"', '"ant", "owl", "2"')
+    (folder / "certificates.jsonl").write_text(records)
+    assert class_names(Run.at(folder), 10)[:3] == ("ant", "owl", "2")
+    assert class_names(Run.at(folder), 11)[2] == "class 2"
+    (folder / "certificates.jsonl").write_text("{")
     with pytest.raises(CheckpointError, match="is damaged"):
-        class_names(source, 2)
+        class_names(Run.at(folder), 10)
+    (folder / "certificates.jsonl").unlink()
+    assert class_names(Run.at(folder), 2) == ("class 0", "class 1")
 
 
 @pytest.mark.parametrize(
@@ -292,9 +392,34 @@ def test_runs_get_the_shortest_names_that_differ(folders: list[str], names: list
     assert distinct_names([Path(folder) for folder in folders]) == names
 
 
-def test_colours_become_grey_as_pillow_has_it(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    found, changed = read_picture(tmp_path / "a.png", (1, 8, 8), resize=False)
-    assert changed is None
-    assert np.array_equal(found[0].numpy(), np.asarray(Image.fromarray(pixels).convert("L")))
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["certify", "{run}"],
+        ["audit", "{run}", "--attacks", "noise", "--count", "2"],
+        ["verify", "{run}", "--sample", "1"],
+        ["export", "{run}", "--onnx", "{run}/a.onnx"],
+    ],
+)
+def test_nothing_is_done_twice(
+    command: Command, run: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """The test set is loaded once, the proved file read once, and nothing is proved again."""
+    from lipcert.certify import independent, network_file
+    from lipcert.data import sources
+
+    calls: list[str] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(function.__name__)
+            return function(*arguments, **options)
+
+        return call
+
+    for module, name in ((sources, "load"), (network_file, "read_network"), (independent, "read_network")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    monkeypatch.setattr(sys.modules["lipcert.certify.prove"], "prove", counted(lc.prove))
+    result = command(*(part.format(run=run) for part in arguments))
+    assert (result.code, result.err) == (0, "")
+    assert sorted(calls) == (["read_network"] if arguments[0] == "export" else ["load", "read_network"])

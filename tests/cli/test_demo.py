@@ -2,14 +2,16 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from lipcert.cli import demo as module
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 
 from .conftest import Command
+from .test_nothing_twice import TRAIN
 
 
 @pytest.fixture
@@ -19,9 +21,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_demo_tells_the_whole_story_and_can_be_run_again(command: Command, tmp_path: Path) -> None:
+def test_demo_tells_the_whole_story_and_can_be_run_again(
+    command: Command, tmp_path: Path, counts: Counter[str]
+) -> None:
     result = command("demo", "--out", tmp_path / "demo")
     assert (result.code, result.err) == (0, "")
+    assert counts == dict.fromkeys(TRAIN, 1)  # nothing is done twice
     for text in ("1/3", "2/3", "3/3", "360 certificates attacked, 0 broken", "Open "):
         assert text in result.out
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
@@ -41,6 +46,8 @@ def test_demo_leaves_other_runs_alone(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_is_as_good_as_it_says(command: Command, tmp_path: Path) -> None:
-    found = json.loads(command("demo", "--out", tmp_path / "demo", "--json").out)
+    result = command("demo", "--out", tmp_path / "demo", "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert found["standard"] >= 0.95
     assert found["certified"]["36/255"] >= 0.90

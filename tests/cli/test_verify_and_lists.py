@@ -42,7 +42,8 @@ def test_true_records_are_verified(command: Command, certified: Path) -> None:
     result = command("verify", certified, "--sample", 4)
     assert (result.code, result.err) == (0, "")
     assert "4 of 12 certificates derived again in numpy from the network's file: all agree" in result.out
-    assert "Not derived: how much rounding adds elsewhere in a ball" in result.out
+    assert "Not derived: the other 8 certificates" in result.out
+    assert "how much rounding adds elsewhere in a ball" in result.out
     found = json.loads(command("verify", certified / "certificates.jsonl", "--json").out)
     assert (len(found["checked"]), found["problems"]) == (12, [])
     assert all(abs(layer["derived"] - layer["stated"]) < 1e-6 for layer in found["layers"])
@@ -73,8 +74,10 @@ def test_a_forged_label_is_exit_1(command: Command, certified: Path) -> None:
     ("change", "message"),
     [
         ({"data_sha256": "0" * 64}, "holds other images than those that"),
-        ({"data": None}, "its pictures have changed since they were certified"),
-        ({"data": 7}, "expected one of cifar10, cifar100, digits, got"),
+        ({"data": None, "images": 10**9}, "its records point beyond the"),
+        ({"data": None, "images": "many"}, "is damaged (images: expected int, got 'many')"),
+        ({"data": None}, "its records do not name all of their pictures"),
+        ({"data": 7}, "is damaged (data: expected str or nothing, got 7)"),
     ],
 )
 def test_records_of_other_images_are_refused(
@@ -102,10 +105,11 @@ def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}", "--network", "{run}/none.safetensors"], "not a proved network"),
-        (["{run}/net.proved.safetensors"], "expected a file called certificates.jsonl"),
+        (["{run}", "--network", "{run}/none.safetensors"], "no such file or folder"),
+        (["{run}/net.proved.safetensors"], "net.proved.safetensors; to check records with it use --network"),
         (["{run}", "--data", "{run}"], "expected"),
-        (["{run}/none"], "none: expected a file called certificates.jsonl, or its folder"),
+        (["{run}/none"], "none: no such file or folder, and no network of this name ships with lipcert"),
+        (["lipconvnet5-cifar"], "did you mean 'lipconvnet5-cifar10'?"),
         (["{run}/none/certificates.jsonl"], "expected a folder with certificates.jsonl"),
     ],
 )
@@ -141,8 +145,8 @@ def test_zoo_lists_what_ships(
     (found,) = json.loads(command("zoo", "list", "--json").out)
     assert (found["name"], found["card"]) == ("tiny-digits", card)
     assert "tiny-digits" in command("zoo", "list").out
-    result = command("certify", "--zoo", "tiny-digit", "--data", "digits")
+    result = command("certify", "tiny-digit", "--data", "digits")
     assert (result.code, "did you mean 'tiny-digits'?" in result.err) == (2, True)
     file.write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
-    damaged = command("certify", "--zoo", "tiny-digits")
+    damaged = command("certify", "tiny-digits")
     assert (damaged.code, "that lipcert" in damaged.err) == (2, True)

@@ -1,25 +1,25 @@
 """The zoo: a run becomes a network that ships, with a card whose numbers are of the network as it ships."""
 
 import json
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import lipcert as lc
+from lipcert.certify.curve import RADII
+from lipcert.certify.records import read_records
 from lipcert.data import load, to_float
 from lipcert.models.storage import load as load_weights
 from lipcert.models.storage import weights_hash
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 from lipcert.training.loop import train
 from lipcert.zoo import FOLDER as ZOO
+from lipcert.zoo import certificates, proved_networks
+from tools import fill_docs, make_zoo
 
 from .conftest import Command
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-import fill_docs
-import make_zoo
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> Path:
     """A folder with one network, made from a finished run."""
     folder = tmp_path / "zoo"
     folder.mkdir()
-    for place in ("lipcert.zoo.FOLDER", "make_zoo.ZOO"):
+    for place in ("lipcert.zoo.FOLDER", "tools.make_zoo.ZOO"):
         monkeypatch.setattr(place, folder)
     card = make_zoo.make(trained, "tiny-digits")
     (folder / "tiny-digits.json").write_text(json.dumps(card))
@@ -40,8 +40,54 @@ def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
     assert isinstance(network, lc.ProvedNetwork)
     assert network.hash == known["network_sha256"]
     assert network.lipschitz == known["lipschitz"]
-    assert weights_hash(load_weights(card.stem)) == known["weights_sha256"]
+    assert weights_hash(load_weights(card.with_suffix(".safetensors"))) == known["weights_sha256"]
     assert (ZOO / f"{card.stem}.proved.safetensors").stat().st_size < 10e6
+
+
+@pytest.mark.parametrize("name", sorted(proved_networks()))
+def test_the_certificates_that_ship_are_those_of_the_card(name: str) -> None:
+    records, card = read_records(certificates()[name]), json.loads((ZOO / f"{name}.json").read_text())
+    assert records.network_hash == card["network_sha256"]
+    assert records.network_file == ZOO / f"{name}.proved.safetensors"
+    assert len(records.rows) == card["test_images"] == 10_000
+    accuracy = records.outcomes.accuracy()
+    assert (accuracy.standard, records.outcomes.median_radius()) == (card["standard"], card["median_radius"])
+    assert {key: accuracy[radius] for key, radius in RADII.items()} == card["certified"]
+    assert certificates()[name].stat().st_size < 1e6
+
+
+def test_a_network_that_ships_is_verified_by_its_name(command: Command, zoo: Path) -> None:
+    result = command("verify", "tiny-digits", "--sample", 4)
+    assert (result.code, result.err) == (0, "")
+    assert "4 of 360 certificates derived again in numpy" in result.out
+    card = json.loads((zoo / "tiny-digits.json").read_text())
+    assert f"they claim {card['standard']:.2%} right" in result.out
+    records = certificates()["tiny-digits"]
+    records.write_bytes(records.read_bytes()[:-100])
+    damaged = command("verify", "tiny-digits")
+    assert (damaged.code, "is damaged" in damaged.err) == (2, True)
+
+
+def test_missing_test_images_are_named_with_the_remedy(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIPCERT_DATA", str(tmp_path))
+    result = command("verify", "lipconvnet5-cifar10")
+    assert result.code == 2
+    assert "is missing; run `lipcert data download cifar10`, or set LIPCERT_DATA to" in result.err
+    asked: list[str] = []
+    monkeypatch.setattr("lipcert.data.fetch.download", lambda name, **_: asked.append(name))
+    assert (command("verify", "lipconvnet5-cifar10", "--download").code, asked) == (2, ["cifar10"])
+
+
+@pytest.mark.slow
+@pytest.mark.cifar
+@pytest.mark.skipif("LIPCERT_DATA" not in os.environ, reason="needs LIPCERT_DATA, a folder with CIFAR")
+@pytest.mark.parametrize("name", sorted(proved_networks()))
+def test_the_zoo_holds_before_the_second_implementation(command: Command, name: str) -> None:
+    result = command("verify", name, "--sample", 3)
+    assert (result.code, result.err) == (0, "")
+    assert "3 of 10,000 certificates derived again" in result.out
 
 
 def test_the_card_is_of_the_network_as_it_ships(zoo: Path) -> None:
@@ -70,7 +116,7 @@ def test_list_and_show_say_what_is_proved(command: Command, zoo: Path) -> None:
 def test_the_audit_of_another_network_does_not_reach_the_card(command: Command, zoo: Path) -> None:
     card = json.loads((zoo / "tiny-digits.json").read_text())
     options = ["--count", "3", "--steps", "5", "--attacks", "noise,pgd", "--data", "digits"]
-    assert command("audit", "--zoo", "tiny-digits", *options, "--out", zoo / "audit").code == 0
+    assert command("audit", "tiny-digits", *options, "--out", zoo / "audit").code == 0
     with_verdict = make_zoo.add_audit(card, zoo / "audit")
     assert with_verdict["audit"]["broken"] == 0
     (zoo / "tiny-digits.json").write_text(json.dumps(with_verdict))

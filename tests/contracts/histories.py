@@ -1,6 +1,7 @@
 """The lives a layer may have had before it is asked to keep its promise."""
 
 import copy
+import functools
 from collections.abc import Callable
 
 import torch
@@ -8,6 +9,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from lipcert.nn import LipschitzModule
+from lipcert.nn.checks import trained_copy
 from lipcert.operators import Shape
 from tests.contracts.dense import Function
 
@@ -16,18 +18,15 @@ Build = Callable[[], LipschitzModule]
 
 def trained(build: Build, shape: Shape) -> LipschitzModule:
     """20 steps of SGD towards random targets, large enough to move every weight."""
-    layer = build().double().train()
-    if not list(layer.parameters()):
-        return layer
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-    x = torch.randn(8, *shape, dtype=torch.float64)
-    target = torch.randn(8, *layer.output_shape(shape), dtype=torch.float64)
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = (layer(x) - target).square().sum(dim=tuple(range(1, target.dim()))).mean()
-        loss.backward()
-        optimizer.step()
-    return layer
+    return copy.deepcopy(_trained(build, shape))
+
+
+@functools.cache
+def _trained(build: Build, shape: Shape) -> LipschitzModule:
+    """Trained once for all tests; with a seed of its own, so that no test's numbers depend on another's."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return trained_copy(build().double(), shape, steps=20)
 
 
 def at_init(build: Build, shape: Shape) -> LipschitzModule:

@@ -1,6 +1,6 @@
 """The table that feeds every contract: each registered layer, and the cases it is built for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,16 +10,19 @@ import torch
 from lipcert.nn import (
     ACTIVATIONS,
     CONVOLUTIONS,
+    SOC,
+    Center,
     ConstantHead,
     Flatten,
     Head,
+    LipschitzConv2d,
     Normalize,
     NormalizedLinear,
-    OrthogonalConv2d,
     OrthogonalHead,
     OrthogonalLinear,
 )
 from lipcert.nn.linear import METHODS
+from lipcert.nn.shape import SpaceToDepth
 from lipcert.operators import Shape
 from tests.contracts.histories import Build
 
@@ -56,17 +59,17 @@ CASES = [
 ]
 
 
-def convolution_cases(chosen: list[Case]) -> list[object]:
-    """Every registered convolution with every case that its kernel sizes allow."""
+def convolution_cases(chosen: list[Case], names: Iterable[str] = CONVOLUTIONS) -> list[object]:
+    """Registered convolutions, all unless named, with every case that their kernel sizes allow."""
     return [
         pytest.param(name, case, id=f"{name}-{'-'.join(map(str, case))}")
-        for name, kind in CONVOLUTIONS.items()
+        for name in names
         for case in chosen
-        if case.kernel in kind.kernel_sizes
+        if case.kernel in CONVOLUTIONS[name].kernel_sizes
     ]
 
 
-def convolution(name: str, case: Case) -> Callable[[], OrthogonalConv2d]:
+def convolution(name: str, case: Case) -> Callable[[], LipschitzConv2d]:
     """Builds a registered convolution."""
     return partial(CONVOLUTIONS[name], case.inputs, case.outputs, case.kernel, stride=case.stride)
 
@@ -100,4 +103,21 @@ def every_layer() -> list[object]:
         rows.append((f"linear-{method}", partial(OrthogonalLinear, 5, 3, method=method), (5,)))
     rows.append(("normalize", lambda: Normalize((0.4, 0.5, 0.6), (0.25, 0.3, 0.2507)), (3, 4, 2)))
     rows.append(("flatten", Flatten, (3, 4, 2)))
+    rows.append(("space-to-depth", SpaceToDepth, (3, 4, 2)))
+    rows.append(("center", lambda: Center(3), (3, 4, 2)))
+    return [pytest.param(build, shape, id=name) for name, build, shape in rows]
+
+
+def one_of_each() -> list[object]:
+    """The same with one small case for each layer and, of SOC, each series."""
+    rows: list[tuple[str, Build, Shape]] = []
+    case = CASES[6]
+    for name in CONVOLUTIONS:
+        rows.append((name, convolution(name, case), case.shape))
+    for series in ("wide", "exponential"):
+        rows.append((f"soc-{series}", partial(SOC, 2, 3, 3, series=series), (2, 4, 4)))
+    for name, activation in ACTIVATIONS.items():
+        rows.append((name, partial(activation, CHANNELS), (CHANNELS, 4, 4)))
+    for name, head in HEADS.items():
+        rows.append((name, partial(head, 6, 4), (6,)))
     return [pytest.param(build, shape, id=name) for name, build, shape in rows]

@@ -1,3 +1,5 @@
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -111,13 +113,70 @@ def test_an_animation_is_refused(tmp_path: Path) -> None:
         read_image(path)
 
 
-def test_a_huge_image_is_refused_before_it_is_decoded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("RGB", (40, 30)).save(path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 599)
-    with pytest.raises(DataError, match=r"picture\.png: .*1200 pixels"):
+def png(width: int, height: int, rows: bytes, *, colour: int = 2, interlaced: int = 0) -> bytes:
+    """A PNG of 8-bit samples with these rows, each after its filter byte, however many there should be."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, interlaced)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "said"),
+    [(13_000, 13_000, "13000x13000"), (7072, 7072, "7072x7072"), (20_000, 20_000, "far too large")],
+)
+def test_a_huge_image_is_refused_by_its_header(path: Path, width: int, height: int, said: str) -> None:
+    """Without Pillow's warning, which the tests take for an error; nothing is there to be decoded."""
+    path.write_bytes(png(width, height, b""))
+    with pytest.raises(DataError, match=rf"picture\.png: .*: it is {said}; at most 50 megapixels"):
         read_image(path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)
-    assert read_image(path).shape == (3, 30, 40)  # without a warning, which the tests take for an error
+
+
+def test_the_largest_image_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipcert.data.image.LARGEST", 1200)
+    Image.new("RGB", (40, 30)).save(path)
+    assert read_image(path).shape == (3, 30, 40)
+
+
+@pytest.mark.parametrize(
+    ("colour", "interlaced", "whole"),
+    # The passes of Adam7 have 1x1, 1x1, 0, 1x1, 3x1, 2x2 and 5x1 of the 5x3 pixels.
+    [(2, 0, 3 * 16), (0, 0, 3 * 6), (6, 0, 3 * 21), (0, 1, 2 + 2 + 2 + 4 + 2 * 3 + 6)],
+)
+def test_a_png_that_lacks_rows_is_refused(path: Path, colour: int, interlaced: int, whole: int) -> None:
+    """Its compressed stream ends properly, only too early: Pillow would fill in the rest and be content."""
+    path.write_bytes(png(5, 3, bytes(whole), colour=colour, interlaced=interlaced))
+    assert read_image(path).shape == (3, 3, 5)
+    path.write_bytes(png(5, 3, bytes(whole - 1), colour=colour, interlaced=interlaced))
+    with pytest.raises(DataError, match=r"picture\.png: cannot be read .*: it is truncated$"):
+        read_image(path)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF", "ignore:Truncated File")
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
+def test_mutated_files_are_read_or_refused_with_one_sentence(tmp_path: Path, suffix: str) -> None:
+    numbers = np.random.default_rng(0)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / f"mutated.{suffix}"
+    Image.fromarray(numbers.integers(0, 256, (12, 9, 3), dtype=np.uint8)).save(path, exif=exif)
+    whole = path.read_bytes()
+    refused = []
+    for _ in range(150):
+        content = bytearray(whole)
+        for place in numbers.integers(0, len(whole), 3).tolist():
+            content[place : place + int(numbers.integers(20))] = numbers.bytes(int(numbers.integers(20)))
+        path.write_bytes(content)
+        try:
+            assert read_image(path, image_size=4).shape == (3, 4, 4)
+        except DataError as error:
+            refused.append(str(error))
+    assert refused
+    assert all(len(sentence.splitlines()) == 1 for sentence in refused)
 
 
 def test_a_missing_or_empty_file_is_named(path: Path) -> None:

@@ -11,7 +11,7 @@ from lipcert.data import Dataset, load, to_float
 from lipcert.explore.choices import Choices, choices
 from lipcert.explore.state import Explorer
 from lipcert.models.lipconvnet import LipConvnet
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 
 WIDTH, STEPS = 4, 40
 

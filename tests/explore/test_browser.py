@@ -271,7 +271,7 @@ def test_a_narrow_dark_screen(browser: "Browser", server: Server) -> None:
 def test_stops_cleanly_and_keeps_nothing(server: Server) -> None:
     """The last test of this file: it ends the command, as Ctrl-C would."""
     server.process.send_signal(signal.SIGINT)
-    said, _ = server.process.communicate(timeout=30)
+    said, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert said.strip().endswith("The page is closed.")
     assert list(server.uploads.glob("lipcert-explore-*")) == []

@@ -9,7 +9,7 @@ import pytest
 
 from lipcert.cli import main
 from lipcert.errors import ArgumentError
-from lipcert.explore.server import check_port
+from lipcert.ports import bind_port
 
 Explore = Callable[..., tuple[int, str]]
 
@@ -52,13 +52,13 @@ def test_a_port_that_was_just_closed_is_free() -> None:
         with socket.create_connection(("127.0.0.1", port)):
             accepted, _ = server.accept()
             accepted.close()  # this side closes first, so the port lingers in TIME_WAIT
-    check_port("127.0.0.1", port)
+    bind_port("127.0.0.1", port).close()
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
 def test_a_host_that_is_not_this_machine(host: str) -> None:
     with pytest.raises(ArgumentError, match=f"^host: .*{host}"):
-        check_port(host, 0)
+        bind_port(host, 0)
 
 
 def test_without_gradio(explore: Explore, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +73,8 @@ def test_without_gradio(explore: Explore, run: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("runs/none",), "runs/none: no such run"),
-        ((), "RUN: expected the folder of a run"),
+        (("runs/none",), "runs/none: no such file or folder"),
+        ((), "Missing argument 'NETWORK'"),
         (("x", "--port", "0"), "'--port'"),
     ],
 )

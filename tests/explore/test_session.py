@@ -6,17 +6,17 @@ import pytest
 import torch
 from PIL import Image
 
-from lipcert.cli.own_images import read_picture
 from lipcert.explore.choices import Choices
 from lipcert.explore.session import Session, message
 from lipcert.explore.state import Explorer
 from lipcert.models.lipconvnet import LipConvnet
+from lipcert.pictures import as_levels, read_picture
 
 
 @pytest.fixture(scope="module")
 def session(explorer: Explorer, offered: Choices, network: LipConvnet) -> Session:
     return Session(
-        explorer, offered, lambda file: read_picture(file, explorer.network.input_shape, resize=True)
+        explorer, offered, lambda file: as_levels(read_picture(file, explorer.network.input_shape))
     )
 
 

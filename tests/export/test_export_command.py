@@ -71,8 +71,8 @@ def test_a_proved_file_becomes_a_file_that_names_it(
     ("arguments", "message"),
     [
         (["export", "runs/a"], "Missing option '--onnx'"),
-        (["export", "--onnx", "a.onnx"], "RUN: expected the folder of a run"),
-        (["export", "runs/nothing", "--onnx", "a.onnx"], "no such run"),
+        (["export", "--onnx", "a.onnx"], "Missing argument 'NETWORK'; see lipcert export --help"),
+        (["export", "runs/nothing", "--onnx", "a.onnx"], "runs/nothing: no such file or folder"),
         (["export", "runs/a", "--onnx", "nowhere/a.onnx"], "nowhere/a.onnx: cannot write there"),
     ],
 )

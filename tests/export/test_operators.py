@@ -21,10 +21,11 @@ from lipcert.kernels.circular import kernel_spectrum
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.nn.bcop import BCOP
 from lipcert.nn.cayley import Cayley
-from lipcert.nn.contract import ACTIVATIONS, LipschitzModule
+from lipcert.nn.contract import ACTIVATIONS, CONVOLUTIONS, LipschitzModule
 from lipcert.nn.shape import Flatten
 from lipcert.nn.soc import SOC
 from lipcert.operators import KINDS, Operator, Shape
+from lipcert.operators.elementwise import FUNCTIONS
 
 TOLERANCE = 1e-5
 """A few hundred roundings of 6e-8 each, of numbers up to 8."""
@@ -85,11 +86,31 @@ CASES: dict[str, tuple[list[Operator], Shape]] = {
     "pad vectors": ([op.Reshape(), op.ChannelPad(15)], (2, 3, 2)),
     "slice": ([op.ChannelSlice(1, 3)], (4, 3, 2)),
     "slice vectors": ([op.Reshape(), op.ChannelSlice(0, 7)], (4, 3, 2)),
+    "gradient step": ([centred(3), op.GradientStep(numbers(5, 4, 3, 3) / 4, numbers(5), 3, 4)], (3, 4, 3)),
     "matrix": ([op.Reshape(), op.Matrix(numbers(5, 12), numbers(5))], (3, 2, 2)),
     "matrix without bias": ([op.Reshape(), op.Matrix(numbers(5, 12), None)], (3, 2, 2)),
     "circular": ([op.CircularConvolution(numbers(5, 2, 3, 3), numbers(5))], (2, 4, 6)),
     "circular, wrapped twice": ([op.CircularConvolution(numbers(2, 3, 5, 5), None)], (3, 1, 2)),
     "circular 1x1": ([op.CircularConvolution(numbers(2, 3, 1, 1), numbers(2))], (3, 3, 2)),
+    "convolution": ([op.Convolution(numbers(4, 2, 3, 3), numbers(4), padding=(1, 1))], (2, 4, 5)),
+    "convolution, all options": (
+        [op.Convolution(numbers(4, 2, 3, 2), None, (2, 1), (2, 1), (1, 2), 2)], (4, 5, 4)
+    ),
+    "transpose": ([op.Transpose((2, 0, 1))], (2, 3, 4)),
+    "repeat": ([op.Repeat((2, 3))], (2, 3, 2)),
+    **{
+        name: ([centred(3), op.Elementwise(name, 0.3 if name == "leaky relu" else 0.0)], (3, 3, 3))
+        for name in FUNCTIONS
+    },
+    **{
+        f"{name} pooling {window}": ([centred(3), op.Pool(name, window, (2, 2), (1, 1))], (3, 5, 6))
+        for name in ("average", "max", "norm") for window in ((2, 2), (3, 2))
+    },
+    "circular, all at once": ([op.CircularConvolution(numbers(4, 3, 5, 5), numbers(4), 2, 3, 2)], (6, 4, 2)),
+    "transposed": ([op.TransposedConvolution(numbers(4, 3, 5, 5), numbers(6), 2, 3, 2)], (4, 2, 1)),
+    "transposed 1x1": ([op.TransposedConvolution(numbers(4, 3, 1, 1), None, 3)], (4, 2, 3)),
+    "frame": ([op.Frame(2)], (2, 3, 4)),
+    "cropping": ([op.Frame(-1)], (2, 4, 5)),
     "spectral": ([spectral(3, 5, 4, 6)], (3, 4, 6)),
     "spectral, odd map": ([spectral(3, 2, 5, 3)], (3, 5, 3)),
     "spectral, real": ([spectral(3, 3, 2, 2)], (3, 2, 2)),
@@ -193,7 +214,7 @@ def test_networks(conv: str, activation: str, head: str, tmp_path: Path) -> None
     assert_same_logits(model, (3, 4, 4), tmp_path / "a.onnx")
 
 
-@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize("conv", CONVOLUTIONS)
 def test_stride_1_and_larger_maps(conv: str, tmp_path: Path) -> None:
     model = lipconvnet(10, conv, "hh1", "lln", 4, 4, 16, in_channels=3)
     assert_same_logits(model, (3, 16, 16), tmp_path / "a.onnx")

@@ -285,3 +285,30 @@ def test_a_piecewise_orthogonal_map_is_continuous_iff_it_reflects(m, seed):
 def test_bad_input_is_named(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+# --- layouts of memory
+
+
+def with_gaps(z: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The same numbers with a gap after each, as real parts are laid out, and the axes in that order."""
+    spread = torch.full((*(z.shape[axis] for axis in order), 2), math.nan, dtype=z.dtype)
+    spread[..., 0] = z.permute(order)
+    return spread[..., 0].permute([order.index(axis) for axis in range(z.dim())])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "activation", [maxmin, lambda z: householder(z, torch.full((4,), 0.7)), lambda z: groupsort(z, 4)]
+)
+def test_every_layout_of_inputs_and_gradients_gives_the_same_numbers(activation, dtype, order):
+    z, g = random_input((3, 8, 2, 2), dtype), random_input((3, 8, 2, 2), dtype)
+    dense, sparse = z.clone().requires_grad_(), with_gaps(z, order).requires_grad_()
+    activation(dense).backward(g)
+    junk = [torch.full((z.numel(),), math.nan, dtype=dtype) for _ in range(8)]
+    del junk  # memory that nobody writes to would now hold NaN
+    y = activation(sparse)
+    assert torch.equal(y, activation(dense))
+    y.backward(with_gaps(g, order))
+    assert torch.equal(sparse.grad, dense.grad)

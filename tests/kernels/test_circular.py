@@ -6,6 +6,7 @@ import torch
 from lipcert.kernels.circular import (
     circular_conv2d,
     circular_pad,
+    dense_kernel,
     kernel_spectrum,
     pointwise,
     spectral_conv2d,
@@ -25,6 +26,28 @@ def test_padding_wraps_as_often_as_it_has_to(pixels: tuple[int, int], padding: i
         for column in range(padded.shape[3]):
             source = x[:, :, (row - padding) % height, (column - padding) % width]
             assert torch.equal(padded[:, :, row, column], source)
+
+
+@pytest.mark.parametrize("pixels", [(2, 2), (4, 6), (6, 2)])
+@pytest.mark.parametrize("size", [1, 3, 5])
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 2), (2, 3), (2, 2)])
+def test_stride_and_dilation_are_a_dense_kernel_of_blocks(
+    pixels: tuple[int, int], size: int, stride: int, dilation: int
+) -> None:
+    kernel = torch.randn(4, 3, size, size, dtype=torch.float64)
+    x = torch.randn(2, 3, *pixels, dtype=torch.float64)
+    y = circular_conv2d(x, kernel, stride=stride, dilation=dilation)
+    blocks = torch.nn.functional.pixel_unshuffle(x, stride)
+    dense = circular_conv2d(blocks, dense_kernel(kernel, stride, dilation))
+    torch.testing.assert_close(y, dense, rtol=0, atol=1e-13)
+    places = [dilation * (tap - size // 2) for tap in range(size)]
+    expected = sum(
+        torch.einsum("oi,nihw->nohw", kernel[:, :, i, j], x.roll((-down, -right), (2, 3)))
+        for i, down in enumerate(places)
+        for j, right in enumerate(places)
+    )
+    assert isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(y, expected[:, :, ::stride, ::stride], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("pixels", PIXELS)

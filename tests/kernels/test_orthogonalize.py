@@ -1,5 +1,7 @@
 """Matrices with orthonormal rows or columns: polar factor, basis of a span, rotation."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -63,10 +65,36 @@ def test_polar_factor_loses_nothing_through_the_gram_matrix() -> None:
     assert defect(polar_factor(matrix)) <= 8 * torch.finfo(torch.float32).eps
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_polar_factor_gradient(shape: tuple[int, int]) -> None:
-    matrix = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 4, 3)])
+def test_polar_factor_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    matrix = torch.randn(shape, dtype=dtype, requires_grad=True)
     assert torch.autograd.gradcheck(polar_factor, matrix)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4)])
+def test_polar_factors_of_a_stack_are_those_of_its_matrices(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    stack = torch.randn(2, 3, *shape, dtype=dtype)
+    stack[0, 1] = 0  # of no determined factor
+    stack[1, 2, :, 0] = 1e-9 * stack[1, 2, :, 0]  # through a singular value decomposition
+    factors = polar_factor(stack)
+    left, _, right = torch.linalg.svd(stack, full_matrices=False)
+    known = torch.ones(2, 3, dtype=torch.bool)
+    known[0, 1] = False
+    torch.testing.assert_close(factors[known], (left @ right)[known], rtol=0, atol=1e-6)
+    known[1, 2] = False
+    torch.testing.assert_close(factors[known], (left @ right)[known], rtol=0, atol=1e-12)
+    singular = torch.linalg.svdvals(factors)
+    assert float((singular - 1).abs().max()) <= tolerance(torch.float64, 5)
+
+
+def test_condition_of_complex_matrices() -> None:
+    left, right = (torch.linalg.qr(torch.randn(2, 4, 4, dtype=torch.complex128))[0] for _ in range(2))
+    stack = (left * torch.tensor([4.0, 2.0, 1.0, 0.5])) @ right
+    assert condition(stack) == pytest.approx(8)
 
 
 def test_polar_factor_gradient_through_the_singular_value_decomposition() -> None:
@@ -156,3 +184,17 @@ def test_condition_of_what_has_none():
     assert not condition(torch.full((2, 2), float("nan"))) < 1e7
     assert condition(torch.zeros(0, 3, 2)) == 1
     assert condition(1e-200 * torch.eye(3, dtype=torch.float64)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 100.0, 1e4, 1e8])
+def test_without_a_look_at_the_condition_no_singular_value_exceeds_one(spread: float) -> None:
+    """What training computes: the polar factor of good matrices, a contraction of the others."""
+    left, right = torch.linalg.qr(torch.randn(2, 8, 8, dtype=torch.float64)).Q
+    matrix = (left * torch.logspace(0, -math.log10(spread), 8)) @ right
+    found = polar_factor(matrix.float(), any_condition=False)
+    exact = polar_factor(matrix.float())
+    values = torch.linalg.svdvals(found.double())
+    assert float(values[0]) <= 1 + 1e-4
+    assert float(values[-1]) >= 0
+    if spread <= 100:
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-4 if spread > 30 else 1e-5)

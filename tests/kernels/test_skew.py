@@ -104,7 +104,7 @@ def test_the_fast_path_is_the_plain_path(
     weight, x = draw(shape)
     scale = torch.tensor(0.13, dtype=torch.float64, requires_grad=True)
     taps = skew_taps(weight)
-    fast = SkewOperator(taps, h, w).series(x, coefficients, scale, keep)
+    fast = SkewOperator(taps, h, w).scaled(scale).series(x, coefficients, keep)
     plain = skew_series_reference(x, kernel_from_taps(taps) * scale, coefficients, keep)
     torch.testing.assert_close(fast, plain)
     cotangent = torch.randn_like(fast)
@@ -141,8 +141,9 @@ def test_a_pivot_is_the_derivative_through_the_scale(
     dense = dense_convolution(kernel_from_taps(operator.taps), h, w)
     product = left.flatten() @ dense @ right.flatten()
     scale = 0.5 / product
-    pivoted = operator.series(x, coefficients, scale.detach(), keep, (left, right, product.detach()))
-    through = operator.series(x, coefficients, scale, keep)
+    pivot = (left, right, product.detach())
+    pivoted = operator.scaled(scale.detach(), pivot).series(x, coefficients, keep)
+    through = operator.scaled(scale).series(x, coefficients, keep)
     cotangent = torch.randn_like(pivoted)
     (a,) = torch.autograd.grad(pivoted, weight, cotangent, retain_graph=True)
     (b,) = torch.autograd.grad(through, weight, cotangent)
@@ -165,7 +166,8 @@ def test_low_precision_stays_close(
     cotangent = torch.randn(len(x), keep, h, w, dtype=torch.float64)
     outputs = []
     for kind in (torch.float64, dtype):
-        y = SkewOperator(skew_taps(weight, kind), h, w).series(x.to(kind), COEFFICIENTS[2], 1.2 / norm, keep)
+        operator = SkewOperator(skew_taps(weight, kind), h, w).scaled(1.2 / norm)
+        y = operator.series(x.to(kind), COEFFICIENTS[2], keep)
         outputs.append((y.detach().double(), *torch.autograd.grad(y, (x, weight), cotangent.to(kind))))
     for index, (exact, rough) in enumerate(zip(*outputs, strict=True)):
         error = float((exact - rough).norm() / exact.norm())
@@ -179,7 +181,7 @@ def test_gradcheck(shape: tuple[int, ...], form: None) -> None:
     scale = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
 
     def function(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return SkewOperator(skew_taps(weight), h, w).series(x, COEFFICIENTS[2], scale, keep)
+        return SkewOperator(skew_taps(weight), h, w).scaled(scale).series(x, COEFFICIENTS[2], keep)
 
     assert torch.autograd.gradcheck(function, (x, weight, scale))
 
@@ -201,11 +203,11 @@ def test_karatsuba_is_for_maps_of_2x2_in_bfloat16() -> None:
 def test_autocast_leaves_a_torus_alone() -> None:
     """A frozen layer says itself in which precision it runs, and what it keeps must serve later calls."""
     operator = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 8, 8)
-    x, one = torch.randn(256, 64, 8, 8, requires_grad=True), torch.ones(())
+    x = torch.randn(256, 64, 8, 8, requires_grad=True)
     outputs = []
     for enabled in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y = operator.series(x, COEFFICIENTS[1], one, 64)
+            y = operator.series(x, COEFFICIENTS[1], 64)
             outputs.append((y, *torch.autograd.grad(y, x, torch.ones_like(y))))
     for cast, plain in zip(*outputs, strict=True):
         assert torch.equal(cast, plain)
@@ -213,11 +215,10 @@ def test_autocast_leaves_a_torus_alone() -> None:
 
 def test_a_torus_that_inference_made_serves_an_attack() -> None:
     operator = SkewOperator(skew_taps(torch.randn(5, 64, 64)), 8, 8)
-    one = torch.ones(())
     with torch.inference_mode():
-        quiet = operator.series(torch.ones(256, 64, 8, 8), COEFFICIENTS[1], one, 64)
+        quiet = operator.series(torch.ones(256, 64, 8, 8), COEFFICIENTS[1], 64)
     x = torch.ones(256, 64, 8, 8, requires_grad=True)
-    loud = operator.series(x, COEFFICIENTS[1], one, 64)
+    loud = operator.series(x, COEFFICIENTS[1], 64)
     torch.testing.assert_close(loud, quiet.clone())
     (gradient,) = torch.autograd.grad(loud.sum(), x)
     assert gradient.shape == x.shape

@@ -12,8 +12,9 @@ from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.kernels.series import SERIES
 from lipcert.models.freezing import FrozenNetwork, fastest
 from lipcert.nn import ACTIVATIONS, CONVOLUTIONS, SOC
+from lipcert.nn.checks import allowed_difference
 from lipcert.operators import Matrix, Operator, Reshape, Sequence, SkewPolynomial, SpaceToDepth
-from tests.contracts.dense import allowed, dense_matrix, rounding
+from tests.contracts.dense import dense_matrix, rounding
 
 convolutions = pytest.mark.parametrize("conv", CONVOLUTIONS)
 
@@ -54,7 +55,7 @@ def test_it_has_the_precision_of_the_model_and_can_be_cast(dtype: torch.dtype) -
     assert found.dtype == dtype
     exact = frozen.double()(x.double())
     assert {array.dtype for array in frozen.operator.arrays()} == {torch.float64}
-    assert ((found - exact).norm(dim=1) <= allowed(frozen.operator, (1, 8, 8), x)).all()
+    assert ((found - exact).norm(dim=1) <= allowed_difference(frozen.operator, (1, 8, 8), x)).all()
 
 
 def test_it_is_a_copy_and_the_model_is_left_as_it_is() -> None:

@@ -106,7 +106,9 @@ def test_every_activation_builds(activation: str) -> None:
     assert tiny(activation=activation, width=4).eval()(torch.rand(2, 1, 8, 8)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(("conv", "method"), [("soc", "soc"), ("bcop", "bjorck"), ("cayley", "cayley")])
+@pytest.mark.parametrize(
+    ("conv", "method"), [("soc", "soc"), ("bcop", "bjorck"), ("cayley", "cayley"), ("aoc", "bjorck")]
+)
 def test_the_orthogonal_head_follows_the_convolution(conv: str, method: str) -> None:
     assert f"method={method!r}" in repr(tiny(conv=conv, head="orthogonal").head)
 
@@ -167,6 +169,16 @@ def test_lipcerts_own_names_stay_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("depth", "size", "blocks"),
+    [(5, 32, (1, 1, 1, 1, 1)), (9, 32, (1, 2, 2, 2, 2)), (13, 8, (1, 3, 3)), (25, 32, (5, 5, 5, 5, 5))],
+)
+def test_blocks_of_each_stage_follow_from_the_depth(depth: int, size: int, blocks: tuple[int, ...]) -> None:
+    model = lipconvnet(depth, num_classes=2, width=2, image_size=size)
+    assert model.config.blocks == blocks
+    assert tuple(len(stage) // 2 for stage in model.body) == blocks
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"depth": 7}, "depth: expected a multiple of 5, .* got 7; use 5"),
@@ -185,7 +197,7 @@ def test_lipcerts_own_names_stay_its_own() -> None:
         ({"activation": "maxmim"}, "activation: expected one of .* did you mean 'maxmin'"),
         ({"head": "orthogonl"}, "head: expected one of lln, orthogonal, .* did you mean 'orthogonal'"),
         ({"series": "isometrik"}, "series: expected one of .* did you mean 'isometric'"),
-        ({"series": "exponential", "conv": "bcop"}, "series: only conv='soc' has one"),
+        ({"series": "exponential", "conv": "bcop"}, "series: only 'soc' convolutions have one"),
         ({"mean": (0.1, 0.2)}, "mean: expected one number, or one for each of the 1 channels, got 2"),
         ({"std": 0.0}, "std: expected positive numbers, got 0"),
         ({"std": float("nan")}, "std: expected finite numbers"),
@@ -211,7 +223,7 @@ def test_bad_images(x: torch.Tensor, message: str) -> None:
         tiny()(x)
 
 
-@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize("conv", CONVOLUTIONS)
 def test_a_batch_may_be_empty(conv: str) -> None:
     """torch's pixel_unshuffle does nothing to a tensor without elements."""
     model = lc.lipconvnet(5, conv, num_classes=3, width=4, image_size=8).eval()

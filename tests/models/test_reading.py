@@ -1,10 +1,13 @@
 """From modules to operators: layers by path and shape, traced forwards, and refusals by name."""
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lipcert as lc
@@ -77,9 +80,44 @@ def test_modules_of_torch_that_change_no_number(module: nn.Module) -> None:
     assert torch.equal(read(nn.Sequential(module), (3, 2, 2)).apply(x), module.eval()(x))
 
 
+@pytest.mark.parametrize("padding", ["valid", "same", 0, (2, 1)], ids=repr)
+def test_the_padding_of_a_plain_convolution(padding: str | int | tuple[int, int]) -> None:
+    module = nn.Conv2d(2, 3, 3, padding=padding, dilation=2).double()  # type: ignore[arg-type]
+    x = torch.randn(2, 2, 6, 5, dtype=torch.float64)
+    torch.testing.assert_close(read(nn.Sequential(module), (2, 6, 5)).apply(x), module(x))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.PixelShuffle(0),
+        nn.PixelUnshuffle(0),
+        nn.AdaptiveAvgPool2d(0),
+        nn.AdaptiveAvgPool2d((1, 1, 1)),
+        nn.Upsample(),
+        nn.Upsample(None, math.inf),
+        nn.LeakyReLU("steep"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_settings_that_no_module_can_run_with_are_refused_by_path(module: nn.Module) -> None:
+    with pytest.raises(ArgumentError, match=rf"^0: {re.escape(repr(module))} has a setting that it cannot"):
+        read(nn.Sequential(module), (2, 4, 4))
+
+
+def test_a_side_alone_in_a_tuple_stands_for_both() -> None:
+    module, x = nn.MaxPool2d((2,)), torch.randn(2, 2, 4, 6, dtype=torch.float64)
+    assert torch.equal(read(module, (2, 4, 6)).apply(x), module(x))
+
+
+def test_maps_beyond_all_memory_are_refused_at_once() -> None:
+    with pytest.raises(ArgumentError, match=r"^1: Upsample makes \(1, 1000000, 1000000\), more than"):
+        read(nn.Sequential(nn.ReLU(), nn.Upsample(scale_factor=1e6)), (1, 1, 1))
+
+
 def test_unknown_modules_are_refused_by_path_and_name() -> None:
-    model = nn.Sequential(nn.Sequential(lc.Flatten(), nn.ReLU()))
-    with pytest.raises(NotProvedError, match=r"^0\.1: ReLU has no proved bound; use a layer of lipcert"):
+    model = nn.Sequential(nn.Sequential(lc.Flatten(), nn.GELU()))
+    with pytest.raises(NotProvedError, match=r"^0\.1: GELU has no proved bound; use a layer of lipcert"):
         read(model, (3, 2, 2))
 
 
@@ -90,6 +128,54 @@ def test_a_subclass_of_a_known_module_is_another_module() -> None:
 
     with pytest.raises(NotProvedError, match=r"model: .* in Linear has no proved bound"):
         read(Linear(2, 2), (2,))
+
+
+class Doubling(nn.Module):
+    """Computes another function than its forward."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Backwards(nn.Sequential):
+    """The forward of a Sequential, with the children in another order."""
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return reversed(list(super().__iter__()))
+
+
+class Chance(nn.Module):
+    """Keeps what depends on the mode in training mode."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_with_another_way_to_be_called_is_refused() -> None:
+    with pytest.raises(NotProvedError, match=r"^0: Doubling has a __call__ of its own"):
+        read(nn.Sequential(Doubling()), (2, 3, 3))
+
+
+def test_the_children_of_a_sequence_run_in_the_order_that_it_gives_them() -> None:
+    inner = Backwards(nn.Conv2d(2, 2, 1), nn.ReLU())
+    model, x = nn.Sequential(inner, nn.ReLU()).double(), torch.randn(2, 2, 3, 3, dtype=torch.float64)
+    torch.testing.assert_close(read(model, (2, 3, 3)).apply(x), model(x))
+
+
+@pytest.mark.parametrize("inner", [nn.BatchNorm2d(2), nn.Dropout(), nn.Dropout2d()], ids=repr)
+def test_what_evaluation_mode_leaves_in_training_mode_is_refused(inner: nn.Module) -> None:
+    with pytest.raises(NotProvedError, match=r"^0\.inner: it stays in training mode"):
+        read(nn.Sequential(Chance(inner)).eval(), (2, 3, 3))
 
 
 def test_layers_that_do_not_fit_are_named_by_path() -> None:
@@ -184,23 +270,28 @@ def test_a_chain_of_residual_blocks_stays_a_chain() -> None:
     ("function", "message"),
     [
         (lambda m, x: x * m.a(x), "a product of two activations in Function has no proved bound"),
-        (lambda m, x: torch.relu(m.a(x)), "the function relu in Function has no proved bound"),
+        (lambda m, x: F.gelu(m.a(x)), "the function gelu in Function has no proved bound"),
         (lambda m, x: m.a(x).exp(), "the function exp in Function has no proved bound"),
         (lambda m, x: x if x.sum() > 0 else m.a(x), "its forward cannot be traced"),
         (lambda m, x: torch.cat([x, x], dim=2), "a concatenation along another axis than the channels"),
         (lambda m, x: x + torch.cat([x, x], dim=1), r"a sum of shapes \(2, 3, 3\) and \(4, 3, 3\)"),
         (lambda m, x: 1 / m.a(x), "the function .*div in Function has no proved bound"),
-        (lambda m, x: x.flatten(2), "the function flatten in Function has no proved bound"),
+        (
+            lambda m, x: x.flatten(2),
+            "a flattening of other axes than all but the batch in Function has no proved bound; use torch",
+        ),
         (lambda m, x: torch.ones(2, 2), "an output that is not one batch made from the input in Function"),
     ],
-    ids=["product", "relu", "method", "condition", "axis", "shapes", "reciprocal", "flatten", "constant"],
+    ids=["product", "gelu", "method", "condition", "axis", "shapes", "reciprocal", "flatten", "constant"],
 )
 def test_what_cannot_be_bounded_is_refused(function: Callable[..., Tensor], message: str) -> None:
     with pytest.raises(NotProvedError, match=message):
         read(Function(function, a=lc.BCOP(2, 2, 1)), (2, 3, 3))
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), [3, 8, 8], torch.Size((3, 8, 8))], ids=repr)
+@pytest.mark.parametrize(
+    "shape", [(3, 8, 8), [3, 8, 8], torch.Size((3, 8, 8)), torch.tensor([3, 8, 8])], ids=repr
+)
 def test_the_shape_of_an_image(shape: Shape) -> None:
     assert input_shape_of(nn.Flatten(), shape) == (3, 8, 8)
     assert input_shape_of(lc.lipconvnet(5, width=2, image_size=4)) == (3, 4, 4)

@@ -11,6 +11,7 @@ from lipcert.kernels.skew import Pivot, SkewOperator
 from lipcert.kernels.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS, start_vector
 from lipcert.kernels.taps import transpose_kernel
 from lipcert.nn import soc as soc_module
+from lipcert.nn.carried import complete_state
 from lipcert.nn.soc import SOC
 from lipcert.operators import SkewPolynomial
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
@@ -74,7 +75,7 @@ def test_a_resumed_layer_continues_to_the_same_bits(series: str) -> None:
     x = torch.randn(2, 4, 4, 4)
     layer(x)
     resumed = SOC(4, 6, 3, series=series)
-    resumed.load_state_dict(layer.state_dict())
+    resumed.load_state_dict(complete_state(layer))
     for _ in range(2):
         assert torch.equal(layer(x), resumed(x))
 
@@ -243,15 +244,16 @@ def test_training_keeps_up_with_kernels_that_move_fast() -> None:
 def test_training_goes_on_from_the_last_vector(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, real = [], soc_module.operator_norm_estimate
 
-    def estimate(operator: SkewOperator, vector: torch.Tensor, iterations: int) -> Pivot:
-        asked.append(iterations)
-        return real(operator, vector, iterations)
+    def estimate(operator: SkewOperator, vector: torch.Tensor, iterations: int, *, stop_early: bool) -> Pivot:
+        asked.append((iterations, stop_early))
+        return real(operator, vector, iterations, stop_early=stop_early)
 
     monkeypatch.setattr(soc_module, "operator_norm_estimate", estimate)
     layer, x = SOC(4, 4, 3), torch.randn(2, 4, 6, 6)
     for _ in range(3):
         layer(x)
-    assert asked == [CONVERGED_ITERATIONS, TRAINING_ITERATIONS, TRAINING_ITERATIONS]
+    few = (TRAINING_ITERATIONS, False)
+    assert asked == [(CONVERGED_ITERATIONS, False), few, few]
 
 
 @pytest.mark.parametrize("series", ["isometric", "wide"])

@@ -22,6 +22,10 @@ from lipcert.operators import (
     ChannelSlice,
     CircularConvolution,
     Concatenation,
+    Convolution,
+    Elementwise,
+    Frame,
+    GradientStep,
     GroupSort,
     Householder,
     HouseholderND,
@@ -29,12 +33,16 @@ from lipcert.operators import (
     Matrix,
     Mirror,
     Operator,
+    Pool,
+    Repeat,
     Reshape,
     Sequence,
     Shape,
     SkewPolynomial,
     SpaceToDepth,
     SpectralConvolution,
+    Transpose,
+    TransposedConvolution,
     WeightedSum,
 )
 from lipcert.operators.proved import Proved
@@ -52,7 +60,8 @@ class Case:
         build: the same operator at every call.
         shape: of one input sample.
         wrong: a shape that it does not take; None if it takes every shape.
-        kind: "affine", "moved" (numbers change places), "activation" or "tree".
+        kind: "affine", "moved" (numbers change places), "activation" (reflects or sorts), "pointwise"
+            (functions of one number, and pooling), "nonlinear" or "tree".
         tight: whether the bound is the norm of the Jacobian to three digits.
         single: whether all its numbers, and its products with them, fit float32.
     """
@@ -92,10 +101,56 @@ def matrix(outputs: int, inputs: int, *, bias: bool = True, scale: float = 1.0) 
     return Matrix(draw(outputs, inputs, scale=scale), draw(outputs, seed=1, scale=scale) if bias else None)
 
 
-def circular(outputs: int, inputs: int, size: int, *, bias: bool = True, scale: float = 1.0) -> Operator:
+def circular(
+    outputs: int,
+    inputs: int,
+    size: int,
+    *,
+    bias: bool = True,
+    scale: float = 1.0,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Operator:
     """A random kernel."""
-    kernel = draw(outputs, inputs, size, size, scale=scale)
-    return CircularConvolution(kernel, draw(outputs, seed=1, scale=scale) if bias else None)
+    kernel = draw(outputs, inputs // groups, size, size, scale=scale)
+    shift = draw(outputs, seed=1, scale=scale) if bias else None
+    return CircularConvolution(kernel, shift, stride, dilation, groups)
+
+
+def transposed(inputs: int, outputs: int, size: int, *, groups: int = 1, **steps: int) -> Operator:
+    """The adjoint of a random kernel."""
+    kernel = draw(inputs, outputs // groups, size, size)
+    return TransposedConvolution(kernel, draw(outputs, seed=1), groups=groups, **steps)
+
+
+def zero_padded(
+    outputs: int,
+    inputs: int,
+    *size: int,
+    bias: bool = True,
+    scale: float = 1.0,
+    groups: int = 1,
+    **how: tuple[int, int],
+) -> Operator:
+    """A random kernel as `nn.Conv2d` uses it."""
+    kernel = draw(outputs, inputs // groups, *size, scale=scale)
+    return Convolution(kernel, draw(outputs, seed=1, scale=scale) if bias else None, groups=groups, **how)
+
+
+def gradient_step(
+    hidden: int,
+    channels: int,
+    size: int,
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool = True,
+    scale: float = 0.25,
+) -> Operator:
+    """A step of a random kernel."""
+    kernel = draw(hidden, channels, size, size, scale=scale)
+    return GradientStep(kernel, draw(hidden, seed=1) if bias else None, inputs, outputs)
 
 
 def spectral(outputs: int, inputs: int, height: int, width: int, *, rough: bool = False) -> Operator:
@@ -167,11 +222,52 @@ CASES = {
     "circular 5x5, one row": Case(lambda: circular(2, 2, 5), (2, 1, 3), (1, 2, 3), "affine"),
     "circular 1x1": Case(lambda: circular(5, 3, 1), (3, 2, 3), (3,), "affine"),
     "circular, one pixel": Case(lambda: circular(3, 4, 3), (4, 1, 1), (4,), "affine"),
+    "circular, stride 2": Case(lambda: circular(4, 3, 3, stride=2), (3, 4, 6), (3, 4, 5), "affine"),
+    "circular 1x1, stride 3": Case(lambda: circular(2, 3, 1, stride=3), (3, 3, 6), (3, 4, 6), "affine"),
+    "circular, dilated": Case(lambda: circular(3, 2, 3, dilation=2), (2, 5, 4), (3, 5, 4), "affine"),
+    "circular, groups": Case(lambda: circular(6, 4, 3, groups=2), (4, 4, 3), (2, 4, 3), "affine"),
+    "circular, all at once": Case(
+        lambda: circular(4, 6, 5, stride=2, dilation=3, groups=2), (6, 4, 2), (6, 3, 2), "affine"
+    ),
+    "transposed": Case(lambda: transposed(4, 3, 3, stride=2), (4, 2, 3), (3, 2, 3), "affine"),
+    "transposed 1x1, stride 3": Case(lambda: transposed(2, 3, 1, stride=3), (2, 1, 2), (2, 2), "affine"),
+    "transposed, dilated": Case(lambda: transposed(3, 4, 3, dilation=2), (3, 4, 3), (4, 4, 3), "affine"),
+    "transposed, all at once": Case(
+        lambda: transposed(4, 6, 5, stride=2, dilation=3, groups=2), (4, 2, 1), (6, 2, 1), "affine"
+    ),
     "large circular": Case(
         lambda: circular(2, 2, 3, scale=2.0**300), (2, 3, 3), (3, 3, 3), "affine", single=False
     ),
     "small circular": Case(
         lambda: circular(2, 2, 3, scale=2.0**-300), (2, 3, 3), (3, 3, 3), "affine", single=False
+    ),
+    "convolution": Case(lambda: zero_padded(4, 3, 3, 3, padding=(1, 1)), (3, 5, 3), (4, 5, 3), "affine"),
+    "convolution, no padding": Case(lambda: zero_padded(2, 3, 3, 2), (3, 4, 5), (3, 2, 5), "affine"),
+    "convolution, all options": Case(
+        lambda: zero_padded(4, 6, 3, 2, stride=(2, 1), padding=(2, 1), dilation=(1, 2), groups=2),
+        (6, 5, 4),
+        (3, 5, 4),
+        "affine",
+    ),
+    "convolution, one pixel": Case(lambda: zero_padded(3, 4, 1, 1, bias=False), (4, 2, 3), (4,), "affine"),
+    "convolution in strips": Case(
+        lambda: zero_padded(3, 5, 3, 3, padding=(1, 1)), (5, 15, 14), (3, 15, 14), "affine"
+    ),
+    "affine in channels": Case(lambda: zero_padded(5, 5, 1, 1, groups=5), (5, 3, 2), (4, 3, 2), "affine"),
+    "large convolution": Case(
+        lambda: zero_padded(2, 2, 3, 3, scale=2.0**300), (2, 3, 3), (3, 3, 3), "affine", single=False
+    ),
+    "gradient step": Case(
+        lambda: gradient_step(4, 3, 3, 3, 3), (3, 5, 3), (4, 5, 3), "nonlinear", tight=False
+    ),
+    "long gradient step": Case(
+        lambda: gradient_step(5, 5, 1, 5, 5, bias=False, scale=2.0), (5, 2, 2), (5,), "nonlinear", tight=False
+    ),
+    "gradient step, few outputs": Case(
+        lambda: gradient_step(6, 6, 3, 6, 2), (6, 3, 3), (2, 3, 3), "nonlinear", tight=False
+    ),
+    "gradient step 5x5": Case(
+        lambda: gradient_step(2, 4, 5, 3, 4, scale=2.0**-4), (3, 2, 3), (2, 2, 3), "nonlinear", tight=False
     ),
     "spectral": Case(lambda: spectral(4, 3, 5, 6), (3, 5, 6), (3, 6, 5), "affine"),
     "spectral, odd": Case(lambda: spectral(2, 4, 4, 3), (4, 4, 3), (4, 4, 4), "affine"),
@@ -226,13 +322,36 @@ CASES = {
         (6, 2),
         "activation",
     ),
+    "relu": Case(lambda: Elementwise("relu"), (3, 2, 2), None, "pointwise"),
+    "leaky relu": Case(lambda: Elementwise("leaky relu", 0.3), (5,), None, "pointwise"),
+    "steep leaky relu": Case(lambda: Elementwise("leaky relu", -3.3), (3, 2, 2), None, "pointwise"),
+    "abs": Case(lambda: Elementwise("abs"), (3, 2, 2), None, "pointwise"),
+    "tanh": Case(lambda: Elementwise("tanh"), (3, 2, 2), None, "pointwise"),
+    "sigmoid": Case(lambda: Elementwise("sigmoid"), (7,), None, "pointwise"),
+    "softplus": Case(lambda: Elementwise("softplus"), (3, 2, 2), None, "pointwise"),
+    "average pooling": Case(lambda: Pool("average", (2, 2), (2, 2), (0, 0)), (3, 4, 5), (3, 1, 4), "affine"),
+    "average pooling, overlapping": Case(
+        lambda: Pool("average", (3, 2), (2, 1), (1, 1)), (2, 5, 4), (4,), "affine"
+    ),
+    "max pooling": Case(lambda: Pool("max", (2, 2), (2, 2), (0, 0)), (3, 4, 6), (3, 4), "pointwise"),
+    "max pooling, overlapping": Case(
+        lambda: Pool("max", (3, 3), (2, 2), (1, 1)), (2, 5, 6), (2, 0, 6), "pointwise"
+    ),
+    "norm pooling": Case(lambda: Pool("norm", (2, 3), (2, 3), (0, 0)), (2, 4, 6), (2, 1, 6), "pointwise"),
+    "norm pooling, overlapping": Case(
+        lambda: Pool("norm", (3, 3), (1, 1), (1, 1)), (2, 4, 3), (2, 4), "pointwise"
+    ),
+    "repeated pixels": Case(lambda: Repeat((2, 3)), (2, 3, 2), (6,), "affine"),
     "space to depth": Case(SpaceToDepth, (3, 4, 6), (3, 4, 5), "moved"),
     "flattening": Case(Reshape, (2, 3, 3), None, "moved"),
     "reshape": Case(lambda: Reshape((3, 2, 3)), (2, 3, 3), (2, 3, 4), "moved"),
+    "transpose": Case(lambda: Transpose((1, 2, 0)), (2, 3, 4), (2, 3), "moved"),
     "mirror": Case(Mirror, (2, 3, 5), (6,), "moved"),
     "channel pad": Case(lambda: ChannelPad(5), (3, 2, 2), (6, 2, 2), "moved"),
     "channel pad of vectors": Case(lambda: ChannelPad(7), (7,), (8,), "moved"),
     "channel slice": Case(lambda: ChannelSlice(1, 3), (4, 2, 1), (2, 2, 1), "moved"),
+    "frame": Case(lambda: Frame(2), (2, 1, 3), (6,), "moved"),
+    "cropping": Case(lambda: Frame(-1), (2, 3, 4), (2, 2, 4), "moved"),
     "channel slice of vectors": Case(lambda: ChannelSlice(0, 2), (5,), (1,), "moved"),
     "nothing": Case(lambda: Sequence(()), (3, 2), None, "tree"),
     "network": Case(lambda: Sequence.of(body(), matrix(3, 16)), (2, 4, 4), (3, 4, 4), "tree"),

@@ -12,6 +12,7 @@ from lipcert.operators import (
     ChannelSlice,
     CircularConvolution,
     Concatenation,
+    Frame,
     GroupSort,
     Householder,
     HouseholderND,
@@ -43,6 +44,23 @@ ONES = torch.ones(2, dtype=torch.float64)
             r"kernel: expected \(out, in, k, k\) with k",
         ),
         (lambda: CircularConvolution(torch.ones(1, 1, 1, 3), None), r"kernel: .* got shape \(1, 1, 1, 3\)"),
+        (
+            lambda: CircularConvolution(torch.ones(3, 1, 3, 3), None, groups=2),
+            "groups: expected a divisor of 3 channels, got 2",
+        ),
+        (
+            lambda: CircularConvolution(torch.ones(1, 1, 3, 3), None, stride=0),
+            "stride: expected a positive integer, got 0",
+        ),
+        (
+            lambda: CircularConvolution(torch.ones(1, 1, 3, 3), None, stride=2).output_shape((1, 4, 3)),
+            r"expected a height and a width that 2 divides, got shape \(1, 4, 3\)",
+        ),
+        (lambda: Frame(0), "margin: expected pixels to add or, below 0, to take away, got 0"),
+        (
+            lambda: Frame(-2).output_shape((1, 5, 4)),
+            r"Frame: expected maps of more than 4 rows and columns, got shape \(1, 5, 4\)",
+        ),
         (
             lambda: SpectralConvolution(torch.ones(5, 2, 2, 2), None, (3, 3)),
             r"spectrum: expected \(6, out, in, 2\) for maps of 3x3, got shape \(5, 2, 2, 2\)",

@@ -14,15 +14,19 @@ from torch import Tensor
 from lipcert.operators import (
     ChannelAffine,
     CircularConvolution,
+    Convolution,
+    Elementwise,
     GroupSort,
     Householder,
     HouseholderND,
     Matrix,
     Operator,
+    Pool,
     Sequence,
     Shape,
     SkewPolynomial,
     SpectralConvolution,
+    TransposedConvolution,
     WeightedSum,
 )
 from tests.operators.cases import CASES, norms
@@ -57,14 +61,31 @@ def channel_affine(operator: ChannelAffine, x: Long) -> Long:
 
 
 def circular(operator: CircularConvolution, x: Long) -> Long:
-    kernel = long(operator.kernel)
-    reach = kernel.shape[-1] // 2
-    y = np.zeros((len(x), len(kernel), *x.shape[2:]), dtype=np.longdouble)
-    for dy in range(-reach, reach + 1):
-        for dx in range(-reach, reach + 1):
-            moved = np.roll(x, (-dy, -dx), axis=(2, 3))
-            y += np.einsum("oi,nihw->nohw", kernel[:, :, dy + reach, dx + reach], moved)
-    return y + along_channels(operator.bias, x)
+    kernels = np.split(long(operator.kernel), operator.groups)
+    (step, far), reach = (operator.stride, operator.dilation), operator.kernel.shape[-1] // 2
+    made = []
+    for kernel, group in zip(kernels, np.split(x, operator.groups, axis=1), strict=True):
+        y = np.zeros(1, dtype=np.longdouble)
+        for dy in range(-reach, reach + 1):
+            for dx in range(-reach, reach + 1):
+                moved = np.roll(group, (-far * dy, -far * dx), axis=(2, 3))[:, :, ::step, ::step]
+                y = y + np.einsum("oi,nihw->nohw", kernel[:, :, dy + reach, dx + reach], moved)
+        made.append(y)
+    return np.concatenate(made, axis=1) + along_channels(operator.bias, x)
+
+
+def transposed(operator: TransposedConvolution, x: Long) -> Long:
+    """Every pixel and tap by itself."""
+    step, far, reach = operator.stride, operator.dilation, operator.kernel.shape[-1] // 2
+    kernels, made = np.split(long(operator.kernel), operator.groups), []
+    height, width = (step * side for side in x.shape[2:])
+    for kernel, group in zip(kernels, np.split(x, operator.groups, axis=1), strict=True):
+        y = np.zeros((len(x), kernel.shape[1], height, width), dtype=np.longdouble)
+        for row, column, ty, tx in np.ndindex(*x.shape[2:], *kernel.shape[2:]):
+            place = ((step * row + far * (ty - reach)) % height, (step * column + far * (tx - reach)) % width)
+            y[:, :, place[0], place[1]] += group[:, :, row, column] @ kernel[:, :, ty, tx]
+        made.append(y)
+    return np.concatenate(made, axis=1) + along_channels(operator.bias, x)
 
 
 def spectral(operator: SpectralConvolution, x: Long) -> Long:
@@ -94,6 +115,52 @@ def skew(operator: SkewPolynomial, x: Long) -> Long:
                 window = padded[:, :, dy : dy + height, dx : dx + width]
                 power += np.einsum("oi,nihw->nohw", kernel[:, :, dy, dx], window)
     return total[:, : operator.out_channels] + along_channels(operator.bias, x)
+
+
+def zero_padded(operator: Convolution, x: Long) -> Long:
+    """Output by output, pixel by pixel of the window."""
+    kernel = long(operator.kernel)
+    (py, px), (sy, sx), (dy, dx) = operator.padding, operator.stride, operator.dilation
+    padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)))
+    _, height, width = operator.output_shape(x.shape[1:])
+    y = np.zeros((len(x), len(kernel), height, width), dtype=np.longdouble)
+    per_group, out = kernel.shape[1], len(kernel) // operator.groups
+    for o, row, column in np.ndindex(len(kernel), height, width):
+        first = o // out * per_group
+        top, left = row * sy, column * sx
+        window = padded[:, first : first + per_group, top:, left:][:, :, ::dy, ::dx]
+        window = window[:, :, : kernel.shape[2], : kernel.shape[3]]
+        y[:, o, row, column] = (window * kernel[o]).sum(axis=(1, 2, 3))
+    return y + along_channels(operator.bias, x)
+
+
+def elementwise(operator: Elementwise, x: Long) -> Long:
+    one = np.longdouble(1)
+    functions = {
+        "relu": lambda z: np.maximum(z, 0),
+        "leaky relu": lambda z: np.where(z < 0, np.longdouble(operator.slope) * z, z),
+        "abs": np.abs,
+        "tanh": np.tanh,
+        "sigmoid": lambda z: one / (one + np.exp(-z)),
+        "softplus": lambda z: np.logaddexp(z, np.longdouble(0)),
+    }
+    return np.asarray(functions[operator.function](x))
+
+
+def pool(operator: Pool, x: Long) -> Long:
+    (py, px), (sy, sx), (ky, kx) = operator.padding, operator.stride, operator.window
+    outside = -np.inf if operator.function == "max" else 0.0
+    padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)), constant_values=outside)
+    y = np.zeros((len(x), *operator.output_shape(x.shape[1:])), dtype=np.longdouble)
+    for row, column in np.ndindex(*y.shape[2:]):
+        window = padded[:, :, row * sy : row * sy + ky, column * sx : column * sx + kx]
+        if operator.function == "max":
+            y[:, :, row, column] = window.max(axis=(2, 3))
+        elif operator.function == "average":
+            y[:, :, row, column] = window.sum(axis=(2, 3)) / (ky * kx)
+        else:
+            y[:, :, row, column] = np.sqrt((window**2).sum(axis=(2, 3)))
+    return y
 
 
 def householder(operator: Householder, x: Long) -> Long:
@@ -136,7 +203,11 @@ REFERENCES: dict[type[Operator], Callable[[Any, Long], Long]] = {
     Matrix: matrix,
     ChannelAffine: channel_affine,
     CircularConvolution: circular,
+    Convolution: zero_padded,
+    Elementwise: elementwise,
+    Pool: pool,
     SpectralConvolution: spectral,
+    TransposedConvolution: transposed,
     SkewPolynomial: skew,
     Householder: householder,
     HouseholderND: reflections,

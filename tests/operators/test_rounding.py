@@ -61,7 +61,8 @@ def counts_a_torus(operator: Operator, shape: Shape) -> bool:
 
 
 def exact_case(name: str) -> bool:
-    return CASES[name].kind == "moved" or "sort" in name or name in ("maxmin", "nothing")
+    exact = ("maxmin", "nothing", "relu", "abs", "repeated pixels")
+    return CASES[name].kind == "moved" or "sort" in name or "max pooling" in name or name in exact
 
 
 def far_points(radius: float) -> Tensor:
@@ -97,7 +98,7 @@ def test_float32_is_within_the_bound_for_float32(
     assert (actual <= allowed).all()
     if exact_case(name):
         assert error == EXACT
-    elif exact.any():
+    elif exact.any() and not (name in ("tanh", "softplus") and size > 100):  # which are -1, 1, 0 or x there
         assert actual.max() > 0, "the test sees no rounding at all"
         # Worst cases of products in a row multiply; polynomials on a torus have three of them per power.
         useless = 1e5 if counts_a_torus(operator, case.shape) or case.kind == "tree" else 3e3

@@ -10,16 +10,20 @@ from lipcert.operators import (
     ChannelSlice,
     CircularConvolution,
     Concatenation,
+    Convolution,
+    Elementwise,
     GroupSort,
     Householder,
     HouseholderND,
     Matrix,
     Mirror,
     Operator,
+    Pool,
     Reshape,
     Sequence,
     Shape,
     SkewPolynomial,
+    Transpose,
     WeightedSum,
 )
 
@@ -84,6 +88,7 @@ def leaf(draw: st.DrawFn, shape: Shape, made: Shape) -> Operator:
         choices.append(Matrix(numbers(outputs, channels), numbers(outputs)))
     else:
         choices.append(CircularConvolution(numbers(outputs, channels, 3, 3) / 4, numbers(outputs)))
+        choices.append(Convolution(numbers(outputs, channels, 3, 3) / 4, numbers(outputs), padding=(1, 1)))
         wide = max(channels, outputs)
         centre, taps = numbers(wide * (wide - 1) // 2), numbers(4, wide, wide)
         coefficients = (1.0, 1.0, 0.5)
@@ -97,7 +102,11 @@ def leaf(draw: st.DrawFn, shape: Shape, made: Shape) -> Operator:
     if channels == outputs:
         std = (numbers(channels).abs() + 0.5).float().double()
         choices += [Sequence(()), ChannelAffine(numbers(channels), std)]
-        choices += [Mirror()] if len(shape) == 3 else []
+        choices += [Elementwise(name) for name in ("relu", "abs", "tanh", "sigmoid", "softplus")]
+        choices += [Elementwise("leaky relu", -1.5)]
+        if len(shape) == 3:
+            choices += [Mirror(), Sequence.of(Transpose((0, 2, 1)), Mirror(), Transpose((0, 2, 1)))]
+            choices += [Pool(name, (3, 3), (1, 1), (1, 1)) for name in ("average", "max", "norm")]
         choices += [HouseholderND(numbers(2, channels, 1))]
         if channels % 2 == 0:
             choices += [GroupSort(2), Householder(numbers(channels // 2))]

@@ -40,6 +40,9 @@ def one_matrix(weight, layout="kernel", **options):
         ("soc", {"weight": "taps"}),
         ("bcop", {"weight": "kernel", "bases": "stack"}),
         ("cayley", {"weight": "kernel"}),
+        ("lot", {"weight": "kernel"}),
+        ("bro", {"weight": "kernel"}),
+        ("aoc", {"weight": "stack", "bases": "stack", "entry": "stack"}),
     ],
 )
 def test_muon_takes_the_matrices_of_the_convolutions_and_nothing_else(conv, layouts):

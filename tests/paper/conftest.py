@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from lipcert.files import CONFIG
 from lipcert.paper.budget import Budget
 from lipcert.paper.run import folder_name
 from lipcert.paper.tables import tables
-from lipcert.training.run_folder import CONFIG
-from lipcert.training.summary import RunSummary
+from lipcert.runs.summary import RunSummary
 
 SMALL = Budget(epochs=5, width=16, schedule="onecycle", lr=0.3)
 
@@ -25,6 +25,19 @@ def accuracies(values: tuple[float, float, float, float], **more: Any) -> dict[s
         "certified": dict(zip(("36/255", "72/255", "108/255"), certified, strict=True)),
         **more,
     }
+
+
+def evaluation(epoch: float, elapsed: float, held_out: dict[str, Any] | None = None) -> str:
+    """A line of metrics.jsonl."""
+    found = accuracies((50.0, 40.0, 30.0, 20.0)) if held_out is None else held_out
+    rest = {"kind": "epoch", "step": 351, "loss": 1.0, "images_per_second": 9.0, "held_out": found}
+    return json.dumps(rest | {"epoch": epoch, "elapsed": elapsed}) + "\n"
+
+
+def verdict(**more: Any) -> str:
+    """The content of audit.json."""
+    counts = {"images": 1000, "certified": 1000, "broken": 0, "points_tried": 9, "points_inside": 4}
+    return json.dumps(counts | {"ratio": {"smallest": 1.5, "median": 2.0}, "attacks": ["pgd"]} | more)
 
 
 WriteRun = Callable[..., Path]
@@ -51,7 +64,7 @@ def write_run(tmp_path: Path) -> WriteRun:
         RunSummary(
             out=str(folder),
             steps=1755,
-            epochs=5.0 if budget.minutes is not None else float(config.epochs),
+            epochs=5.0 if config.minutes is not None else float(config.epochs),
             elapsed=5400.0,
             images_per_second=41.6,
             loss=1.0,

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from lipcert.errors import ArgumentError, TrainingError
+from lipcert.files import CONFIG, SUMMARY
 from lipcert.paper.budget import Budget
 from lipcert.paper.cluster import run_on_ray
 from lipcert.paper.run import Job, State, plan
 from lipcert.paper.tables import tables
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 from lipcert.training.progress import Progress
-from lipcert.training.run_folder import CONFIG
-from lipcert.training.summary import SUMMARY
 
 pytest.importorskip("ray", reason="needs the extra `cluster`")
 
@@ -55,6 +54,7 @@ def cluster() -> Iterator[None]:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         root = str(Path(__file__).parents[2])
         ray.init(
+            "local",  # whatever a run that was killed left behind in /tmp
             num_cpus=2,
             include_dashboard=False,
             log_to_driver=False,

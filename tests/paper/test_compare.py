@@ -10,7 +10,7 @@ import pytest
 from lipcert.errors import CheckpointError
 from lipcert.paper.budget import Budget, budget_label
 from lipcert.paper.compare import HELD_OUT, LAST, NOT_RUN, OTHER_BUDGET, SELECTED, by_network, compare
-from lipcert.paper.measure import Revised, Run, finished_runs, read_run
+from lipcert.paper.measure import Revised, Run, finished_run, finished_runs
 from lipcert.paper.render import Sheet
 from lipcert.paper.reproduction import Reproduction, select
 from lipcert.paper.tables import tables
@@ -115,12 +115,13 @@ def test_gamma_selection_is_measured_on_held_out_images(write_run: WriteRun) -> 
 
 
 def test_the_increase_of_a_bcop_row_is_to_the_soc_baseline(write_run: WriteRun) -> None:
-    isometric = Budget(epochs=5, width=16, schedule="onecycle", lr=0.3, series="isometric", crop=0)
+    shared = {"epochs": 5, "width": 16, "schedule": "onecycle", "lr": 0.3, "crop": 0}
+    isometric = Budget(series="isometric", **shared)
     root = write_run("cifar10-shallow", "5-bcop", (60.0, 40.0, 20.0, 9.0), budget=isometric).parent
     write_run("cifar10-shallow", "5-soc-baseline", (62.0, 42.0, 22.0, 11.0), budget=isometric)
     assert sheet_of("cifar10-shallow", ["5-bcop"], root).lines[1][7] == "-2.00 (isometric SOC)"
     # The paper's series goes before the others, however the names of the budgets are sorted.
-    exponential = replace(isometric, series="exponential")
+    exponential = Budget(series="exponential", **shared)
     write_run("cifar10-shallow", "5-soc-baseline", (63.0, 43.0, 23.0, 12.0), budget=exponential)
     assert sheet_of("cifar10-shallow", ["5-bcop"], root).lines[1][7] == "-3.00"
 
@@ -180,8 +181,8 @@ def test_rows_are_looked_up_in_all_named_tables() -> None:
 def test_a_damaged_summary_is_named(write_run: WriteRun) -> None:
     folder = write_run("cifar10-main", "5-hh", (60.0, 40.0, 20.0, 10.0))
     (folder / "summary.json").write_text(json.dumps({"steps": 3}))
-    with pytest.raises(CheckpointError, match=f"{folder.name}: not the folder of a finished run"):
-        read_run(folder)
+    with pytest.raises(CheckpointError, match=r"summary\.json is damaged \(content: lacks best, elapsed"):
+        finished_run(folder)
 
 
 def test_a_time_budget_says_how_many_epochs_it_was(write_run: WriteRun) -> None:
@@ -197,10 +198,30 @@ def test_the_baseline_has_no_increase_over_itself(write_run: WriteRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"warmup": 0.3}, {"held_out": 1000}, {"eval_every": 3}, {"image_size": 16}, {"crop": 1}]
+    "change",
+    [
+        {"warmup": 0.3},
+        {"held_out": 1000},
+        {"eval_every": 3},
+        {"image_size": 16},
+        {"crop": 1},
+        {"loss": "emma"},
+        {"temperature": 0.5},
+        {"optimizer": "muon"},
+        {"weight_decay": 0.0},
+        {"ema": 0.9},
+    ],
 )
 def test_budgets_that_differ_have_different_names(change: dict[str, Any]) -> None:
     network = tables()["cifar10-main"].rows[0].network
     for budget in (Budget(), Budget(epochs=5)):
         config = budget.config(network, seed=0)
         assert budget_label(config) != budget_label(replace(config, **change))
+
+
+def test_options_without_effect_do_not_make_another_budget() -> None:
+    config = Budget(epochs=5).config(tables()["cifar10-shallow"].select(["5-bcop"])[0].network, seed=0)
+    for change in ({"series": "wide"}, {"muon_step": 0.1}, {"beta": 1.0}, {"epsilon": 0.1}, {"threads": 3}):
+        assert budget_label(replace(config, **change)) == budget_label(config)
+    soc = replace(Budget().config(tables()["cifar10-main"].rows[0].network, seed=0), series="wide")
+    assert budget_label(soc, series=False) == budget_label(replace(soc, conv="bcop"))

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from lipcert.cli.reproduce import reproduce
 from lipcert.errors import ArgumentError, LipcertError, TrainingError
-from lipcert.training.config import TrainConfig
+from lipcert.files import CONFIG
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.summary import RunSummary
 from lipcert.training.progress import Progress
-from lipcert.training.run_folder import CONFIG
-from lipcert.training.summary import RunSummary
 
 from .conftest import accuracies
 
@@ -127,17 +127,16 @@ def test_the_data_root_reaches_the_training(
     ("arguments", "message"),
     [
         (("cifar10-mian",), r"NAME: .* got 'cifar10-mian'; did you mean 'cifar10-main'\?"),
-        (("cifar10-main,all",), "NAME: 'all' stands alone"),
+        (("cifar10-main,all",), "NAME: 'all' cannot be combined"),
         (("cifar10-main", "--rows", "5-rc"), r"rows of cifar10-main: .* did you mean '5-cr'\?"),
         (("cifar10-main", "--seed", "one"), "seed: expected numbers such as '0' or '0,1,2', got 'one'"),
         (("gamma-selection", "--gamma", "0.1"), "gamma: gamma-selection has its own values"),
         (("cifar10-main", "--schedule", "papr"), "schedule: expected one of"),
         (("cifar10-main", "--cluster", "slurm"), "cluster: expected 'ray' or an address"),
-        (("cifar10-main", "--epochs", "5", "--minutes", "3"), "minutes: takes the place of --epochs"),
+        (("cifar10-main", "--epochs", "5", "--minutes", "3"), "minutes: replaces --epochs"),
         (("cifar10-shallow", "--rows", "5-bcop", "--gamma", "0.1"), "gamma: none of the chosen rows has CR"),
         (("cifar10-times", "--gamma", "0.1"), "gamma: none of the chosen rows has CR"),
         (("figure1", "--width", "7"), "width: figure1 trains nothing and does not take it"),
-        (("results", "--dry-run"), "dry-run: results trains nothing"),
         (("list",), "out: list trains nothing"),
         (("cifar10-main,cifar10-times", "--count", "100"), "count: expected at least one batch of 128"),
         (("cifar10-times", "--dry-run", "--count", "100"), "count: expected at least one batch of 128"),

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from lipcert.errors import ArgumentError, TrainingError
+from lipcert.files import CONFIG, SUMMARY
 from lipcert.paper.budget import Budget, budget_label, is_paper_budget, network_of
 from lipcert.paper.run import State, plan, run_in_order
 from lipcert.paper.tables import Network, networks, tables
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 from lipcert.training.progress import Progress
-from lipcert.training.run_folder import CONFIG
-from lipcert.training.summary import SUMMARY
 
 NETWORK = Network("cifar10", 5, "soc", "hh1", "orthogonal", 0.5)
 SMALL = Budget(epochs=2, width=4, schedule="onecycle", lr=0.3)

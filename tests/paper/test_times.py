@@ -9,7 +9,8 @@ from torch import nn
 from lipcert.errors import ArgumentError
 from lipcert.paper.render import Sheet
 from lipcert.paper.tables import tables
-from lipcert.paper.times import random_network, seconds_per_pass, time_networks, time_sheet, timed_rows
+from lipcert.paper.times import random_network, seconds_per_pass, time_networks, time_sheet
+from tools.results import timed_rows
 
 
 def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def make_run(
     """Write a folder with everything that a run, its certificates and an audit leave behind."""
 
     def make(name: str = "run", *, audited: bool = True, **options: Any) -> Path:
-        from lipcert.training.config import TrainConfig
+        from lipcert.runs.config import TrainConfig
 
         folder = tmp_path / name
         folder.mkdir()
@@ -72,7 +72,11 @@ def make_run(
 
 
 def epoch(number: int) -> dict[str, Any]:
-    held_out = {"standard": 0.5, "certified": {"36/255": 0.4, "72/255": 0.3, "108/255": 0.1 * number}}
+    held_out = {
+        "images": 10,
+        "standard": 0.5,
+        "certified": {"36/255": 0.4, "72/255": 0.3, "108/255": 0.1 * number},
+    }
     return {
         "kind": "epoch", "step": number, "epoch": float(number), "loss": 1 / number, "lr": 0.1,
         "elapsed": 2.0 * number, "images_per_second": 10.0, "held_out": held_out, "best": number == 2,

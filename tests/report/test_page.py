@@ -12,9 +12,10 @@ import lipcert as lc
 from lipcert.certify.outcomes import Outcomes
 from lipcert.certify.records import read_records
 from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.report.evidence import read_evidence
 from lipcert.report.page import Comparison, near_one, option_differences, render
 from lipcert.report.plots.curve import Reported
+from lipcert.report.words import facts
+from lipcert.runs.run import Run
 
 from .conftest import write_audit
 
@@ -69,7 +70,7 @@ def words(page: str) -> str:
 
 
 def test_page_of_one_run(make_run: MakeRun) -> None:
-    page = render([read_evidence(make_run())])
+    page = render([Run.at(make_run())])
     check(page)
     text = words(page)
     for part in (
@@ -85,6 +86,7 @@ def test_page_of_one_run(make_run: MakeRun) -> None:
         "&lt;b&gt;dog&lt;/b&gt;",
         "What the activations learned",
         "SHA-256",
+        "Radii are about pictures of 4x4 pixels, the size that the network takes.",
     ):
         assert part in text, part
     assert "<b>dog</b>" not in page
@@ -94,23 +96,23 @@ def test_page_shows_images_only_if_they_are_the_same(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, images: "object"
 ) -> None:
     folder = make_run()
-    assert "so none is shown" in words(render([read_evidence(folder)]))
-    monkeypatch.setattr("lipcert.report.evidence.load_data", lambda *_, **__: images)
-    page = render([read_evidence(folder)])
+    assert "so none is shown" in words(render([Run.at(folder)]))
+    monkeypatch.setattr("lipcert.runs.run.load_test_images", lambda *_, **__: images)
+    page = render([Run.at(folder)])
     check(page)
     assert page.count("data:image/png;base64,") == 8
     assert "taken for" in page
     header, *lines = (folder / "certificates.jsonl").read_text().splitlines()
     changed = json.loads(header) | {"data_sha256": "0" * 64}
     (folder / "certificates.jsonl").write_text("\n".join([json.dumps(changed), *lines]) + "\n")
-    assert "so none is shown" in words(render([read_evidence(folder)]))
+    assert "so none is shown" in words(render([Run.at(folder)]))
 
 
 def test_page_without_audit_metrics_and_network(make_run: MakeRun) -> None:
     folder = make_run(audited=False)
     for name in ("metrics.jsonl", "config.toml", "environment.json", "best.proved.safetensors"):
         (folder / name).unlink()
-    page = render([read_evidence(folder)])
+    page = render([Run.at(folder)])
     check(page)
     assert "No audit yet" in words(page)
     assert 'id="training"' not in page
@@ -120,7 +122,7 @@ def test_page_without_audit_metrics_and_network(make_run: MakeRun) -> None:
 def test_broken_certificates_are_loud(make_run: MakeRun, outcomes: Outcomes) -> None:
     folder = make_run()
     write_audit(folder, outcomes, broken=2)
-    text = words(render([read_evidence(folder)]))
+    text = words(render([Run.at(folder)]))
     assert "2 of 6 certificates are broken." in text
     assert "No certificate broke" not in text
 
@@ -128,13 +130,13 @@ def test_broken_certificates_are_loud(make_run: MakeRun, outcomes: Outcomes) -> 
 def test_an_audit_of_something_else_says_nothing(make_run: MakeRun) -> None:
     folder = make_run()
     summary = json.loads((folder / "audit.json").read_text())
-    assert read_evidence(folder).audit is not None
+    assert Run.at(folder).audit is not None
     (folder / "audit.json").write_text(json.dumps(summary | {"network_sha256": "other"}))
-    assert read_evidence(folder).audit is None
+    assert Run.at(folder).audit is None
 
 
 def test_papers_row_stands_beside(make_run: MakeRun) -> None:
-    run = read_evidence(make_run())
+    run = Run.at(make_run())
     paper = Reported(
         "paper, table 2", {"standard": 75.78, "36/255": 59.18, "72/255": 42.01, "108/255": 27.09}
     )
@@ -145,7 +147,7 @@ def test_papers_row_stands_beside(make_run: MakeRun) -> None:
 
 
 def test_comparison_of_runs(make_run: MakeRun) -> None:
-    runs = [read_evidence(make_run("a", lr=0.1)), read_evidence(make_run("b", lr=0.5, audited=False))]
+    runs = [Run.at(make_run("a", lr=0.1)), Run.at(make_run("b", lr=0.5, audited=False))]
     page = render(runs)
     check(page)
     text = words(page)
@@ -156,7 +158,7 @@ def test_comparison_of_runs(make_run: MakeRun) -> None:
 
 
 def test_same_name_twice_is_refused(make_run: MakeRun) -> None:
-    run = read_evidence(make_run())
+    run = Run.at(make_run())
     with pytest.raises(ArgumentError, match="distinct names, got run, run"):
         render([run, run])
     with pytest.raises(ArgumentError, match="got none"):
@@ -167,12 +169,12 @@ def test_records_round_trip(make_run: MakeRun, outcomes: Outcomes) -> None:
     records = read_records(make_run())
     assert (records.outcomes.radius == outcomes.radius).all()
     assert (records.outcomes.label == outcomes.label).all()
-    assert records.lipschitz == 4.0
+    assert records.lipschitz == pytest.approx(4.0, rel=1e-9)
     assert records.network_file.is_file()
 
 
 def test_the_bound_of_every_operator_is_on_the_page(make_run: MakeRun, network: lc.ProvedNetwork) -> None:
-    page = render([read_evidence(make_run())])
+    page = render([Run.at(make_run())])
     for leaf in network.layers:
         assert (
             f'class="mono">{leaf.path}</th><td>{leaf.layer}</td><td>{type(leaf.operator).__name__}</td>'
@@ -187,7 +189,7 @@ def test_another_network_than_the_certified_one_is_refused(make_run: MakeRun) ->
         folder / "best.proved.safetensors"
     )
     with pytest.raises(CheckpointError, match="is another network than the certified one"):
-        read_evidence(folder)
+        render([Run.at(folder)])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_another_network_than_the_certified_one_is_refused(make_run: MakeRun) ->
         (
             "certificates.jsonl",
             '{"format": "other"}\n',
-            "expected format 'lipcert certificates 2', got 'other'",
+            "expected the format 'lipcert certificates 2', got 'other'",
         ),
         ("certificates.jsonl", "{", "certificates.jsonl is damaged"),
         ("audit.json", "{}", "audit.json is damaged"),
@@ -214,11 +216,11 @@ def test_damaged_files_are_named(make_run: MakeRun, name: str, content: str | No
     else:
         (folder / name).write_text(content)
     with pytest.raises(CheckpointError, match=re.escape(message)):
-        read_evidence(folder)
+        render([Run.at(folder)])
 
 
 def test_the_best_run_is_bold_also_beside_a_better_publication(make_run: MakeRun) -> None:
-    runs = [read_evidence(make_run("a", lr=0.1)), read_evidence(make_run("b", lr=0.5))]
+    runs = [Run.at(make_run("a", lr=0.1)), Run.at(make_run("b", lr=0.5))]
     paper = Reported("paper", dict.fromkeys(("standard", "36/255", "72/255", "108/255"), 100.0))
     page = render(runs, {"a": Comparison(paper)})
     assert page.count('class="number best"') == 8  # equal runs: both, in four columns
@@ -240,4 +242,4 @@ def test_what_a_run_started_from_is_among_its_facts(
     if epochs != "random":
         environment["started_from"] = {"network": "a-net", "weights_sha256": "ab12", "epochs": epochs}
     (folder / "environment.json").write_text(json.dumps(environment))
-    assert dict(read_evidence(folder).facts).get("Started from") == told
+    assert dict(facts(Run.at(folder))).get("Started from") == told

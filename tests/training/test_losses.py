@@ -1,15 +1,17 @@
-"""CertificateLoss, against sums done by hand."""
+"""The losses, against sums done by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lipcert.certify.certificates import certificates_from
 from lipcert.errors import ArgumentError
 from lipcert.nn import Flatten, Head, Normalize, NormalizedLinear, OrthogonalHead
-from lipcert.training.losses import CertificateLoss
+from lipcert.training.losses import AnnealingLoss, CertificateLoss, EMMALoss
 
 LOGITS = torch.tensor([[3.0, 1.0], [0.0, 4.0]])
 LABELS = torch.tensor([0, 0])  # right by 2, wrong by 4
@@ -125,12 +127,6 @@ def test_fabric_wrapped_models() -> None:
     )
 
 
-@pytest.mark.parametrize("gamma", [-0.1, math.nan, math.inf, "0.5", True])
-def test_bad_gamma(gamma: float) -> None:
-    with pytest.raises(ArgumentError, match="gamma: expected a finite number of at least 0, got"):
-        CertificateLoss(gamma)
-
-
 def test_a_model_without_a_head_is_refused() -> None:
     with pytest.raises(ArgumentError, match="ends in a head"):
         CertificateLoss(0.5)(nn.Sequential(nn.Linear(4, 2)), LOGITS, LABELS)
@@ -138,3 +134,69 @@ def test_a_model_without_a_head_is_refused() -> None:
 
 def test_repr() -> None:
     assert repr(CertificateLoss(0.5)) == "CertificateLoss(gamma=0.5)"
+
+
+THREE = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.25, 3.0], [30.0, -30.0, 0.0]], dtype=torch.float64)
+TRUE = torch.tensor([0, 1, 0])
+
+
+def lln_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Normalize(0.5, 0.25), NormalizedLinear(4, 3)).double()
+
+
+@pytest.mark.parametrize(("offset", "temperature"), [(0.0, 1.0), (0.4, 0.25), (1.5, 3.0)])
+def test_offset_and_temperature_as_written(offset: float, temperature: float) -> None:
+    expected = 0.0
+    for row, label in zip(THREE.tolist(), TRUE.tolist(), strict=True):
+        shifted = [(z - offset * (i == label)) / temperature for i, z in enumerate(row)]
+        top = max(shifted)
+        total = sum(math.exp(z - top) for z in shifted)
+        expected += temperature * (top + math.log(total) - shifted[label]) / len(THREE)
+    for loss in (
+        CertificateLoss(0, offset=offset, temperature=temperature),
+        AnnealingLoss(0, offset=offset, temperature=temperature),
+        EMMALoss(0, offset=offset, temperature=temperature),
+    ):
+        assert loss(lln_model(), THREE, TRUE).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_annealing_lets_go_of_certain_images_and_its_gradient_is_finite() -> None:
+    logits = THREE.float().requires_grad_()
+    loss = AnnealingLoss(5.0)(nn.Identity(), logits, TRUE)
+    p = THREE.softmax(dim=1).gather(1, TRUE[:, None])[:, 0]
+    assert loss.item() == pytest.approx(float((-((1 - p) ** 5) * p.log()).mean()), rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()
+    assert gradient[2].abs().max() < 1e-12 < gradient[1].abs().max()
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_emma_raises_every_rival_by_what_it_could_gain(progress: float) -> None:
+    model, epsilon = lln_model(), 0.3
+    logits = THREE.clone().requires_grad_()
+    distances = model[1].pair_distances().detach()  # type: ignore[operator, union-attr]
+    radius = (0.1 + 0.9 * progress) * epsilon / 0.25
+    raised = THREE.clone()
+    for n, label in enumerate(TRUE.tolist()):
+        for i in range(3):
+            if i != label:
+                certificate = float((THREE[n, label] - THREE[n, i]) / distances[label, i])
+                raised[n, i] += min(max(certificate, 0), radius) * float(distances[label, i])
+    expected = F.cross_entropy(raised, TRUE)
+    loss = EMMALoss(epsilon)(model, logits, TRUE, progress)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    # What a rival is raised by carries no gradient: that of the logits is softmax minus one-hot.
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(gradient, (raised.softmax(1) - F.one_hot(TRUE, 3)) / 3)
+
+
+@pytest.mark.parametrize("name", ["offset", "temperature", "beta", "epsilon", "gamma"])
+@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan, True, "1"])
+def test_bad_numbers_are_refused_by_name(name: str, value: Any) -> None:
+    arguments = {"gamma": 0.5} | {name: value}
+    kind = {"beta": AnnealingLoss, "epsilon": EMMALoss}.get(name, CertificateLoss)
+    if kind is not CertificateLoss:
+        del arguments["gamma"]
+    with pytest.raises(ArgumentError, match=f"{name}: expected a finite number"):
+        kind(**arguments)

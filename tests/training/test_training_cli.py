@@ -8,10 +8,10 @@ import pytest
 
 from lipcert.cli import app as app_module
 from lipcert.cli import main
-from lipcert.cli.train import collect_options, train
+from lipcert.cli.train import collect_options, free_folder, train
 from lipcert.errors import ArgumentError, BrokenCertificateError
-from lipcert.training import devices
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
+from lipcert.training import devices, recipes
 from lipcert.training.interruption import Interrupted
 
 QUICK = ["--data", "digits", "--width", "2", "--epochs", "1", "--batch-size", "512", "--threads", "1"]
@@ -31,14 +31,20 @@ def command(monkeypatch, capsys):
 
 
 def test_every_option_of_a_run_is_a_flag_and_nothing_else_is():
-    flags = set(signature(train).parameters) - {"out", "resume", "config"}
+    flags = set(signature(train).parameters) - {"out", "resume", "config", "recipe"}
     assert flags == {field.name for field in fields(TrainConfig)}
 
 
 def test_help_has_examples_and_defaults(command):
     code, out, _ = command("train", "--help")
     assert code == 0
-    for text in ("Examples", "lipcert train --out runs/paper --resume", "--weight-decay", "(200)"):
+    for text in (
+        "Examples",
+        "lipcert train --out runs/paper --resume",
+        "--weight-decay",
+        "(by the recipe)",
+        "(5000)",
+    ):
         assert text in out
 
 
@@ -50,19 +56,19 @@ def test_run_prints_plain_lines_and_its_result(command, tmp_path):
     assert f"everything is in {tmp_path / 'run'}" in out
     code, _, errors = command("train", "--out", tmp_path / "run", "--resume", "--lr", "0.7")
     assert code == 2
-    assert "lr: 0.1 -> 0.7 changed since the run" in errors
+    assert "lr: 0.3 -> 0.7 changed since the run" in errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--schedule", "cosin"], "onecycle, step, got 'cosin'; did you mean 'cosine'?"),
-        (["--epochs", "0"], "epochs: expected a number at least 1, got 0"),
-        (["--epochs", "2", "--minutes", "1"], "minutes: takes the place of --epochs; give one of the two"),
+        (["--epochs", "0"], "epochs: expected a number in [1, 1e6], got 0"),
+        (["--epochs", "2", "--minutes", "1"], "minutes: replaces --epochs; give only one of the two"),
         (["--augment", "crop-flip", "--crop", "8"], "crop: expected a padding below the side of the"),
         (["--resume"], "holds no run; start one without --resume"),
-        (["--warmup", "0.5"], "warmup: the schedule step has none; use onecycle or cosine, or leave it out"),
-        (["--muon-step", "0.1"], "muon_step: the optimizer sgd has none; use --optimizer muon, or leave"),
+        (["--schedule", "step", "--warmup", "0.5"], "warmup: the schedule step has no warmup; use"),
+        (["--optimizer", "sgd", "--muon-step", "0.1"], "muon_step: the optimizer sgd does not use it; use"),
         (["--nodes", "2"], "nodes: nobody has started the processes of 2 machines; start them by torchrun"),
         (["--config", "absent.toml"], "config: cannot read absent.toml"),
         (["--epochs", "many"], "Invalid value for '--epochs'"),
@@ -107,17 +113,90 @@ def test_exit_codes(command, monkeypatch, error, code, message):
 
 def test_given_options_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (tmp_path / "config.toml").write_text('data = "digits"\nlr = 0.2\nepochs = 7\n')
-    options = collect_options(
+    options, reason = collect_options(
         {"lr": 0.4}, out=tmp_path / "new", config=tmp_path / "config.toml", resume=False
     )
-    assert options == TrainConfig(data="digits", lr=0.4, epochs=7)
-    assert collect_options({}, out=tmp_path, config=None, resume=True).epochs == 7
-    assert collect_options({}, out=tmp_path, config=None, resume=False) == TrainConfig()
+    assert (options.data, options.lr, options.epochs) == ("digits", 0.4, 7)
+    assert "7 epochs" in reason
+    again, reason = collect_options({}, out=tmp_path, config=None, resume=True)
+    assert again == TrainConfig(data="digits", lr=0.2, epochs=7)
+    assert reason == ""
     (tmp_path / "config.toml").write_text("minutes = 30\n")
-    timed = collect_options(
+    timed, _ = collect_options(
         {"epochs": 5}, out=tmp_path / "new", config=tmp_path / "config.toml", resume=False
     )
     assert (timed.epochs, timed.minutes) == (5, None)
+
+
+def test_the_recipe_decides_what_is_not_given(tmp_path):
+    def options(recipe="fast", **given):
+        return collect_options(given, out=tmp_path / "new", config=None, resume=False, recipe=recipe)[0]
+
+    fast = options()
+    assert (fast.optimizer, fast.batch_size, fast.series, fast.head) == ("muon", 512, "wide", "orthogonal")
+    assert options(data="cifar100").head == "lln"
+    assert options(data="digits").batch_size == 64
+    assert options(minutes=10.0).minutes == 10
+    assert options(devices=3).batch_size == 513
+    assert options(conv="cayley").series == TrainConfig.series
+    assert options(optimizer="sgd").batch_size == 128
+    assert options(crop=3).augment == "crop-flip"
+    assert options("paper") == TrainConfig(series="exponential")
+    assert options("paper", conv="bcop", depth=15) == TrainConfig(conv="bcop", depth=15)
+    with pytest.raises(ArgumentError, match="recipe: expected one of fast, paper, got 'fest'; did you mean"):
+        options("fest")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with 40 empty files in each of two classes."""
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(40):
+            (tmp_path / "photos" / name / f"{number}.png").touch()
+    return tmp_path / "photos"
+
+
+def test_a_folder_of_photographs_starts_from_the_zoo(photos, tmp_path):
+    given = {"data": str(photos)}
+    options, reason = collect_options(given, out=tmp_path / "new", config=None, resume=False)
+    assert (options.start_from, options.image_size, options.width) == ("lipconvnet5-cifar10", 32, 16)
+    assert (options.batch_size, options.epochs, options.ema) == (16, 30, 0.9)
+    for part in (
+        "for 80 pictures of 2 classes",
+        "network: the weights of lipconvnet5-cifar10, because it was trained on photos",
+        "pictures: cut to their centre square and resized to 32x32, as its own were; in training mirrored "
+        "and shifted by up to 2 pixels",
+        "length: 30 epochs of 3 steps",
+    ):
+        assert part in reason
+    own, reason = collect_options(given | {"width": 4}, out=tmp_path / "new", config=None, resume=False)
+    assert (own.start_from, own.image_size) == (None, 32)
+    assert "a LipConvnet-5 of width 4 with random weights\n" in reason
+
+
+@pytest.mark.parametrize(("side", "start"), [(64, "lipconvnet5-cifar10"), (48, None)])
+def test_larger_pictures_start_from_the_zoo_where_its_layers_fit(photos, tmp_path, side, start):
+    given = {"data": str(photos), "image_size": side}
+    options, reason = collect_options(given, out=tmp_path / "new", config=None, resume=False)
+    assert (options.start_from, options.image_size) == (start, side)
+    assert f"resized to {side}x{side}" in reason
+    assert ("takes only multiples of 32 pixels" in reason) == (start is None)
+
+
+@pytest.mark.parametrize(("pictures", "batch_size", "epochs"), [(600, 64, 30), (60_000, 512, 18)])
+def test_more_pictures_make_larger_batches_and_fewer_passes(monkeypatch, pictures, batch_size, epochs):
+    known = recipes._Images(int(0.72 * pictures), pictures, 10, True)
+    monkeypatch.setattr(recipes, "_look_at", lambda data: known)
+    options = recipes.apply_recipe("fast", {"data": "photos"}).options
+    assert (options["batch_size"], options["epochs"]) == (batch_size, epochs)
+
+
+def test_a_run_without_a_folder_gets_one_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(free_folder("cifar10")) == "runs/cifar10"
+    (tmp_path / "runs" / "photos").mkdir(parents=True)
+    assert str(free_folder("some/photos")) == "runs/photos-2"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 
 import lipcert as lc
 from lipcert.data import load, to_float
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 from lipcert.training.devices import make_fabric
 from lipcert.training.evaluation import held_out_accuracy
 

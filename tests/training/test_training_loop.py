@@ -19,17 +19,17 @@ from lipcert.kernels.taps import kernel_from_taps, skew_taps
 from lipcert.models.storage import load as load_model
 from lipcert.nn.soc import SOC
 from lipcert.optim import Muon
+from lipcert.runs.checkpoint import CHECKPOINT, read_checkpoint
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.metrics import read_metrics
+from lipcert.runs.summary import RunSummary
 from lipcert.training import loop
-from lipcert.training.checkpoint import LATEST, read_checkpoint
-from lipcert.training.config import TrainConfig
 from lipcert.training.evaluation import proved_accuracy, selection_score
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
 from lipcert.training.losses import CertificateLoss
-from lipcert.training.metrics import read_metrics
 from lipcert.training.parts import build_model, load_split
 from lipcert.training.progress import Silent
-from lipcert.training.summary import RunSummary
 
 QUICK = TrainConfig(
     data="digits",
@@ -223,7 +223,7 @@ def test_a_run_of_muon_with_averaged_weights_goes_on_to_the_same_bits(averaged, 
     summary = train(AVERAGED, tmp_path, resume=True)
     assert_same_bits(weights(averaged[0]), weights(tmp_path))
     assert_same_bits(weights(averaged[0], "best.safetensors"), weights(tmp_path, "best.safetensors"))
-    assert_same_bits(*(load_file(out / LATEST) for out in (averaged[0], tmp_path)))
+    assert_same_bits(*(load_file(out / CHECKPOINT) for out in (averaged[0], tmp_path)))
     assert (summary.test, summary.best) == (averaged[1].test, averaged[1].best)
 
 
@@ -320,7 +320,7 @@ def test_the_better_of_model_and_average_is_the_best(tmp_path, monkeypatch, chos
 def test_a_run_without_an_average_says_that_its_best_model_is_the_raw_one(whole):
     assert whole[1].best["weights"] == "raw"
     assert not any("average" in key for record in read_metrics(whole[0]) for key in record)
-    assert not any(name.startswith("average.") for name in load_file(whole[0] / LATEST))
+    assert not any(name.startswith("average.") for name in load_file(whole[0] / CHECKPOINT))
 
 
 def test_the_command_that_made_a_run_outlives_its_resumption(tmp_path, monkeypatch):
@@ -408,19 +408,19 @@ def test_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path):
 def test_changed_option_is_named_and_harms_nothing(tmp_path):
     with pytest.raises(Interrupted):
         train(QUICK, tmp_path, progress=StopAt(4))
-    before = (tmp_path / LATEST).read_bytes()
+    before = (tmp_path / CHECKPOINT).read_bytes()
     with pytest.raises(
         TrainingError, match=r"resume: lr: 0.3 -> 0.2; seed: 0 -> 3 changed since the run .* began"
     ):
         train(with_options(lr=0.2, seed=3), tmp_path, resume=True)
-    assert (tmp_path / LATEST).read_bytes() == before
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
     for name, config in (("a", QUICK), ("b", with_options(gamma=0.1))):
         with pytest.raises(Interrupted):
             train(config, tmp_path / name, progress=StopAt(4))
-    os.replace(tmp_path / "b" / LATEST, tmp_path / "a" / LATEST)
+    os.replace(tmp_path / "b" / CHECKPOINT, tmp_path / "a" / CHECKPOINT)
     with pytest.raises(
         TrainingError, match=r"other options \(gamma: 0.1 -> 0.5\); it does not belong to this run"
     ):
@@ -447,7 +447,7 @@ def test_changed_images_are_noticed(tmp_path, monkeypatch):
 def test_damaged_checkpoint_stops_the_resume(tmp_path):
     with pytest.raises(Interrupted):
         train(QUICK, tmp_path, progress=StopAt(1))
-    (tmp_path / LATEST).write_bytes((tmp_path / LATEST).read_bytes()[:-10])
+    (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="truncated or damaged"):
         train(QUICK, tmp_path, resume=True)
 
@@ -456,9 +456,9 @@ def poison(monkeypatch, at_call, value):
     """Make the loss of one step not finite."""
     real, calls = CertificateLoss.forward, []
 
-    def loss(self, model, logits, labels):
+    def loss(self, model, logits, labels, progress):
         calls.append(1)
-        return real(self, model, logits, labels) * (value if len(calls) == at_call else 1.0)
+        return real(self, model, logits, labels, progress) * (value if len(calls) == at_call else 1.0)
 
     monkeypatch.setattr(CertificateLoss, "forward", loss)
 
@@ -560,7 +560,7 @@ def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path,
     monkeypatch.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
     train(config, tmp_path / "plain")
     assert_same_bits(weights(tmp_path), weights(tmp_path / "plain"))
-    assert_same_bits(*(load_file(out / LATEST) for out in (tmp_path, tmp_path / "plain")))
+    assert_same_bits(*(load_file(out / CHECKPOINT) for out in (tmp_path, tmp_path / "plain")))
 
 
 def fix_steps(trainer, total):

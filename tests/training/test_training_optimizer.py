@@ -7,7 +7,7 @@ from lipcert.errors import ArgumentError
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.nn import CONVOLUTIONS
 from lipcert.optim import Muon
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 from lipcert.training.optimizer import learning_rate_of, make_optimizer, parameter_groups
 
 
@@ -101,5 +101,5 @@ def test_muon_has_the_matrices_and_sgd_the_rest_with_the_same_decay(conv):
 
 def test_muon_without_a_matrix_that_it_knows():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    with pytest.raises(ArgumentError, match="optimizer: Muon knows no matrix of the convolution 'mine'; use"):
+    with pytest.raises(ArgumentError, match="the convolution 'mine' names no matrix for Muon; use"):
         make_optimizer(model, TrainConfig(conv="mine", optimizer="muon"), torch.device("cpu"))

@@ -11,9 +11,10 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
 
 OPTIONS = [
+    "--recipe", "paper", "--series", "isometric",
     "--data", "digits", "--width", "2", "--epochs", "3", "--schedule", "onecycle", "--lr", "0.3",
     "--nesterov", "--threads", "1",
 ]  # fmt: skip
@@ -205,7 +206,8 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path, devices):
     with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
-            assert "epoch 1 " in process.stdout.readline()
+            said = (process.stdout.readline() for _ in range(9))  # first what the recipe chose
+            assert any("epoch 1 " in line for line in said)
             os.killpg(process.pid, signal.SIGINT)  # what a terminal does
             _, errors = process.communicate(timeout=200)
         finally:

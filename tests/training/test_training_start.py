@@ -19,11 +19,12 @@ from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.models.lipconvnet import LipConvnet
 from lipcert.models.storage import load as load_weights
 from lipcert.models.storage import weights_hash
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.naming import find_run
 from lipcert.training import loop
-from lipcert.training.config import TrainConfig
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
-from lipcert.training.start import begin_with, look_up, refuse_other_split
+from lipcert.training.start import begin_with, refuse_other_split
 
 from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
 
@@ -98,23 +99,23 @@ def test_another_head_stays_random(tmp_path: Path, changes: dict[str, object]) -
     lc.save(saved, tmp_path / "saved.safetensors")
     model = small(**changes)
     drawn = {name: value.clone() for name, value in model.head.state_dict().items()}
-    assert begin_with(model, look_up(str(tmp_path / "saved.safetensors")))["head"] == "random"
+    assert begin_with(model, find_run(tmp_path / "saved.safetensors"), "it")["head"] == "random"
     assert_same_bits(model.body.state_dict(), saved.body.state_dict())
     assert_same_bits(model.head.state_dict(), drawn)
 
 
 def test_the_zoo_is_a_start() -> None:
     name = "lipconvnet5-cifar10"
-    options = collect_options({"start_from": name}, out=Path("none"), config=None, resume=False)
+    options, _ = collect_options({"start_from": name}, out=Path("none"), config=None, resume=False)
     assert (options.width, options.series, options.head, options.image_size) == (
         16,
         "wide",
         "orthogonal",
         None,
     )
-    shipped = load_weights(name)
+    shipped = load_weights(zoo.networks()[name])
     model = lc.lipconvnet(depth=5, head="lln", num_classes=3, width=options.width, series=options.series)
-    told = begin_with(model, look_up(name))
+    told = begin_with(model, find_run(name), name)
     card = json.loads((zoo.FOLDER / f"{name}.json").read_text())
     assert told["weights_sha256"] == card["weights_sha256"]
     before = card["training"].get("started_from", {"epochs": 0})
@@ -129,7 +130,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match=r"a\.safetensors has depth 5, width 2, but this run depth 10, width 4"
     ):
-        begin_with(small(depth=10, width=4), look_up(str(tmp_path / "a.safetensors")))
+        begin_with(small(depth=10, width=4), find_run(tmp_path / "a.safetensors"), "a.safetensors")
 
 
 def test_a_start_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
@@ -152,14 +153,14 @@ def test_a_resumed_run_does_not_need_its_start_any_more(first: Path, tmp_path: P
 def test_options_of_the_command_come_from_the_start_unless_given(tmp_path: Path) -> None:
     lc.save(small(activation="maxmin"), file := tmp_path / "a.safetensors")
     given = {"start_from": str(file), "data": str(tmp_path)}
-    options = collect_options(given, out=tmp_path, config=None, resume=False)
+    options, _ = collect_options(given, out=tmp_path, config=None, resume=False)
     assert (options.activation, options.width, options.image_size) == ("maxmin", 2, 8)
-    asked = collect_options(given | {"width": 4}, out=tmp_path, config=None, resume=False)
+    asked, _ = collect_options(given | {"width": 4}, out=tmp_path, config=None, resume=False)
     assert asked.width == 4  # and `begin_with` says that it does not fit
-    other = collect_options(given | {"conv": "bcop"}, out=tmp_path, config=None, resume=False)
+    other, _ = collect_options(given | {"conv": "bcop"}, out=tmp_path, config=None, resume=False)
     assert (other.conv, other.series) == ("bcop", TrainConfig.series)
     (tmp_path / "b.toml").write_text(f'start_from = "{file}"\nwidth = 4\ndata = "digits"\n')
-    read = collect_options({}, out=tmp_path, config=tmp_path / "b.toml", resume=False)
+    read, _ = collect_options({}, out=tmp_path, config=tmp_path / "b.toml", resume=False)
     assert (read.width, read.activation, read.image_size) == (4, "maxmin", 8)
 
 
@@ -174,12 +175,12 @@ def test_images_that_the_start_has_learned_select_nothing(
     first: Path, tmp_path: Path, changes: dict[str, int]
 ) -> None:
     later = replace(QUICK, start_from=str(first), **changes)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"images it has learned .* seed 0 and held_out 5000"):
+    with pytest.raises(ArgumentError, match=r"images that trained it .* seed 0, its held_out 5000"):
         train(later, tmp_path / "later")
     shutil.copytree(first, tmp_path / "copy")
     for file in (tmp_path / "copy").glob("checkpoint*"):
         file.unlink()
-    with pytest.raises(ArgumentError, match="images it has learned"):
+    with pytest.raises(ArgumentError, match="images that trained it"):
         train(replace(later, start_from=str(tmp_path / "copy")), tmp_path / "later")
 
 
@@ -207,34 +208,40 @@ def test_other_files_in_the_folder_of_the_start_are_refused(tmp_path: Path) -> N
 
 def test_the_split_of_the_zoo_is_kept() -> None:
     config = TrainConfig(data="cifar10", start_from="lipconvnet5-cifar10")
-    start = look_up("lipconvnet5-cifar10")
+    start = find_run("lipconvnet5-cifar10")
     refuse_other_split(start, config, "anything")
     refuse_other_split(start, replace(config, data="cifar100", seed=1), "anything")
-    with pytest.raises(ArgumentError, match="give seed 0 and held_out 5000"):
+    with pytest.raises(ArgumentError, match="use its seed 0, its held_out 5000"):
         refuse_other_split(start, replace(config, seed=1), "anything")
 
 
 def test_a_start_is_one_thing(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "lipconvnet5-cifar10"
-    assert look_up(name).epochs is not None
+    assert find_run(name).all_epochs is not None
     Path(name).mkdir()
-    assert look_up(name).file == zoo.FOLDER / f"{name}.safetensors"
+    assert find_run(name).weights == zoo.FOLDER / f"{name}.safetensors"
     shutil.copy(first / "best.safetensors", name)  # a run that is not finished
     shutil.copy(first / "config.toml", name)
-    found = look_up(name)
-    assert (found.file, found.epochs, found.data) == (Path(name) / "best.safetensors", None, "digits")
-    (Path(name) / "summary.json").write_text("{")
+    found = find_run(name)
+    assert (found.weights, found.all_epochs, found.data) == (Path(name) / "best.safetensors", None, "digits")
     (Path(name) / "config.toml").unlink()
-    assert look_up(name).data is None
+    assert find_run(name).data is None
+    (Path(name) / "summary.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"summary\.json is damaged"):
+        train(replace(QUICK, start_from=name), tmp_path / "run")
     Path("empty").mkdir()
-    with pytest.raises(CheckpointError, match=r"empty holds no best\.safetensors"):
-        look_up("empty")
+    with pytest.raises(CheckpointError, match=r"empty: is not the folder of a run; expected best\.safe"):
+        find_run("empty")
+    lc.prove(small()).save("a.proved.safetensors")
+    with pytest.raises(CheckpointError, match="is a proved network; expected trainable weights"):
+        train(replace(QUICK, start_from="a.proved.safetensors"), tmp_path / "run")
 
 
 def test_another_size_of_images_is_named() -> None:
     with pytest.raises(ArgumentError, match="has image_size 32, but this run image_size 50"):
         begin_with(
             lc.lipconvnet(depth=5, width=16, series="wide", image_size=50, num_classes=3),
-            look_up("lipconvnet5-cifar10"),
+            find_run("lipconvnet5-cifar10"),
+            "lipconvnet5-cifar10",
         )

@@ -9,10 +9,7 @@ from torch import Tensor, nn
 
 from lipcert.certify.network import ProvedNetwork
 from lipcert.errors import ArgumentError
-from lipcert.models.freezing import FrozenNetwork, fastest
 from lipcert.nn.wrappers import device_of
-from lipcert.operators import Operator, Sequence
-from lipcert.operators.proved import Proved
 
 
 @dataclass(frozen=True)
@@ -40,18 +37,7 @@ class Classifier:
 
 def certified_classifier(network: ProvedNetwork) -> Classifier:
     """The operators of a proved network, in float64 and in float32."""
-    quick = _without_proofs(network.operator.to(dtype=torch.float32))
-    surrogate = FrozenNetwork(quick, network.input_shape).requires_grad_(False)
-    return Classifier(network.operator.apply, surrogate, network.device)
-
-
-def _without_proofs(operator: Operator) -> Operator:
-    """The leaves themselves, each in the form that is fast in float32."""
-    if isinstance(operator, Proved):
-        return fastest(operator.operator, operator.input_shape)
-    if isinstance(operator, Sequence):
-        return Sequence.of(*map(_without_proofs, operator.parts))
-    return operator
+    return Classifier(network.operator.apply, network.module(), network.device)
 
 
 def any_classifier(module: nn.Module, dtype: torch.dtype = torch.float64) -> Classifier:

@@ -14,11 +14,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lipcert.errors import ArgumentError, BrokenCertificateError
-from lipcert.files import write_or_explain
+from lipcert.files import ATTACKED, AUDIT, write_or_explain
 
 RATIO_EDGES = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0)
 """Bounds of the histogram of distance over radius; bin i holds ratios from edge i-1 up to below edge i."""
-RECORDS, SUMMARY = "audit.jsonl", "audit.json"
 
 
 @dataclass(frozen=True)
@@ -147,9 +146,9 @@ class AuditReport:
             paths.append(folder / f"broken-{example.record.index}.safetensors")
             example.save(paths[-1])
         lines = "".join(json.dumps(_finite(asdict(record))) + "\n" for record in self.records)
-        write_or_explain(folder / RECORDS, lines.encode())
-        write_or_explain(folder / SUMMARY, (json.dumps(self.summary(), indent=2) + "\n").encode())
-        return [*paths, folder / RECORDS, folder / SUMMARY]
+        write_or_explain(folder / ATTACKED, lines.encode())
+        write_or_explain(folder / AUDIT, (json.dumps(self.summary(), indent=2) + "\n").encode())
+        return [*paths, folder / ATTACKED, folder / AUDIT]
 
     def check(self) -> None:
         """Do nothing if every certificate held.

@@ -9,7 +9,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 def keep_freed_memory() -> bool:
     """Tell glibc not to hand freed blocks back to the system; returns whether it took the advice.
 
-    By default every tensor of more than a few megabytes is mapped anew and its pages are zeroed one fault at
+    By default every tensor of more than a few megabytes is mapped again and its pages are zeroed one fault at
     a time, which costs several percent of a training step. It is a setting of the whole process, so
     that only the command line makes it, never the library.
     """

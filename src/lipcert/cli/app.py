@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from lipcert.cli.audit import audit
+from lipcert.cli.average import average
 from lipcert.cli.bench import bench
 from lipcert.cli.certify import certify
 from lipcert.cli.console import complain
@@ -17,6 +18,8 @@ from lipcert.cli.explore import explore
 from lipcert.cli.export import export
 from lipcert.cli.report import report
 from lipcert.cli.reproduce import reproduce
+from lipcert.cli.selftest import selftest
+from lipcert.cli.serve import serve
 from lipcert.cli.train import train
 from lipcert.cli.verify import verify
 from lipcert.cli.zoo import zoo_app
@@ -59,9 +62,12 @@ for name, function, panel in (
     ("verify", verify, "Networks"),
     ("report", report, "Networks"),
     ("explore", explore, "Networks"),
+    ("serve", serve, "Networks"),
+    ("average", average, "Networks"),
     ("export", export, "Networks"),
     ("reproduce", reproduce, "Evidence"),
     ("bench", bench, "Evidence"),
+    ("selftest", selftest, "Evidence"),
 ):
     app.command(name, rich_help_panel=panel)(function)
 app.add_typer(data_app, name="data", rich_help_panel="Images and weights")
@@ -73,8 +79,17 @@ def common(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module of yours that registers layers."),
+    ] = None,
 ) -> None:
     """Options that every command takes; `main` looks for --debug itself, before or after the command."""
+    if modules:
+        from lipcert.nn.outside import import_layers
+
+        for module in modules:
+            import_layers(module)
     if version:
         from importlib.metadata import version as installed
 
@@ -87,7 +102,7 @@ def main() -> int:
     """Run the command line; returns the exit code.
 
     0 is success, 1 a failed check (a broken certificate), 2 bad input (one sentence on standard error), 3 a
-    fault of lipcert itself, 130 an interruption.
+    bug in lipcert, 130 an interruption.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
@@ -140,7 +155,7 @@ def _judge(error: Exception) -> tuple[str, int]:
     if "MemoryError" in type(error).__name__ or any(sign in first for sign in signs):
         return f"out of memory ({first}); use a smaller network, smaller images or fewer at a time", BAD_INPUT
     return (
-        f"lipcert failed ({type(error).__name__}: {first}); this is a fault of its own, please report "
+        f"lipcert failed ({type(error).__name__}: {first}); this is a bug in lipcert, please report "
         "it with what --debug shows",
         FAULT,
     )

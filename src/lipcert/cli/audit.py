@@ -10,13 +10,14 @@ import typer
 from rich.progress import Progress as Bar
 
 from lipcert.cli.console import make_folder, print_json, print_table, say
-from lipcert.cli.network import default_folder, find_network, open_network, test_images
-from lipcert.cli.options import Data, Weights, Zoo
+from lipcert.cli.network import default_folder, home_folder, pick_device
+from lipcert.cli.options import Data, Network, Weights
 from lipcert.errors import BrokenCertificateError, CheckpointError
+from lipcert.files import ATTACKED, AUDIT
+from lipcert.runs.naming import find_run
 
 if TYPE_CHECKING:
     from lipcert.attacks.audit import Progress
-    from lipcert.certify.network import ProvedNetwork
 
 EXAMPLES = """
 Examples:
@@ -32,10 +33,7 @@ lipcert audit model.safetensors --data cifar10 --out audits/model
 
 
 def audit(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
-    ] = None,
-    zoo: Zoo = None,
+    named: Network,
     weights: Weights = "best",
     data: Data = None,
     count: Annotated[
@@ -56,14 +54,14 @@ def audit(
         bool, typer.Option("--box", help="Stay in [0, 1]; certificates hold everywhere, so off is stronger.")
     ] = False,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images attacked at once.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of all random starts.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random starts.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Folder for audit.json, audit.jsonl and counter-examples; else the run's, or one inside "
-            "of it for other data or weights, or for less than the run's audit covers.",
+            help="Folder for audit.json, audit.jsonl and counter-examples. Default: the run's folder, or a "
+            "subfolder of it for other data, other weights, or an audit that covers less.",
         ),
     ] = None,
     as_json: Annotated[
@@ -71,7 +69,7 @@ def audit(
     ] = False,
 ) -> None:
     """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
-    source = find_network(run, zoo, weights)
+    run = find_run(named, weights)
 
     from lipcert.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
     from lipcert.attacks.audit import audit as attack
@@ -81,25 +79,19 @@ def audit(
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
     check_plan(names, batch_size)
-    network = open_network(source, device)
-    test = test_images(source, data, network)
+    target = pick_device(device)
+    test = run.test_images(data)
     images = to_float(test.images[:count])
     where = out
     if where is None:
-        less = _knows_more(source.folder(test.name), network, len(images), names)
-        where = default_folder(
-            source,
-            "audit",
-            network,
-            data=test.name,
-            count=len(images) if less else None,
-            weights=weights,
-        )
+        less = _knows_more(home_folder(run, test.name), run.network.hash, len(images), names)
+        kept = len(images) if less else None
+        where = default_folder(run, "audit", data=test.name, count=kept, weights=weights)
     make_folder(where)
     try:
         with _progress(quiet=as_json) as progress:
             report = attack(
-                network,
+                run.network.to(target),
                 images,
                 attacks=names,
                 settings=settings,
@@ -115,21 +107,21 @@ def audit(
         print_json(report.summary())
         return
     _show(report.summary())
-    say(f"wrote {where / 'audit.json'} and {where / 'audit.jsonl'}")
+    say(f"wrote {where / AUDIT} and {where / ATTACKED}")
 
 
 audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 
-def _knows_more(folder: Path, network: "ProvedNetwork", images: int, attacks: Sequence[str]) -> bool:
+def _knows_more(folder: Path, network_hash: str, images: int, attacks: Sequence[str]) -> bool:
     """Whether there is an audit of these weights that this one, of fewer images or attacks, would hide."""
-    from lipcert.report.audit import read_audit
+    from lipcert.runs.audit import read_audit
 
     try:
         known = read_audit(folder)
     except CheckpointError:  # damaged: nothing that could be hidden
         return False
-    if known is None or not known.is_of(network.hash):
+    if known is None or not known.is_of(network_hash):
         return False
     return known.summary["images"] > images or not set(known.summary["attacks"]) <= set(attacks)
 
@@ -153,7 +145,7 @@ def _progress(*, quiet: bool) -> "Iterator[Progress | None]":
 
 
 def _show(summary: dict[str, Any]) -> None:
-    from lipcert.report.evidence import PROOF
+    from lipcert.report.words import PROOF
 
     ratio = summary["ratio"]
     rows = [

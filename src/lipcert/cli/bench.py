@@ -1,92 +1,91 @@
-"""lipcert bench: speed on this machine, against the paper's own formulation."""
+"""lipcert bench: a short test of speed on this machine."""
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lipcert.cli.allocator import keep_freed_memory
+from lipcert.cli.console import say
 
+if TYPE_CHECKING:
+    from torch import nn
+
+NETWORK = "lipconvnet5-cifar10"
 EXAMPLES = """
 Examples:
 
-lipcert bench                              # the whole table, into runs/bench
+lipcert bench
 
-lipcert bench --quick                      # LipConvnet-5 alone, twice, no curves: speed-quick.json
-
-lipcert bench --threads 4 --out speed/     # elsewhere, with four threads
+lipcert bench --threads 1
 """
 
 
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder for speed.json and speed.png.")] = Path("runs/bench"),
-    quick: Annotated[bool, typer.Option("--quick", help="LipConvnet-5 alone, few repetitions.")] = False,
-    repetitions: Annotated[
-        int | None, typer.Option(min=1, help="How often each contender runs; else 5, or 2 with --quick.")
-    ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads for torch; all cores by default.")
+        int | None, typer.Option("--threads", min=1, help="Threads for torch; all cores by default.")
     ] = None,
 ) -> None:
-    """Measure speed on this machine, against the network as the paper formulates it.
+    """Measure within a minute how fast this machine certifies and trains a network that ships.
 
-    Contenders take turns, ratios are of medians. Takes about a quarter of an hour on two cores.
+    The two sides of a line take turns, and times are medians, so that a busy machine slows both alike.
     """
     import torch
-    from rich.console import Console
-    from rich.table import Table
 
-    from lipcert.benchmarks.plot import plot
-    from lipcert.benchmarks.run import Line, lines, machine, peak_gflops, save, scaling
-    from lipcert.benchmarks.timing import share_of_peak
-    from lipcert.cli.console import make_folder
-    from lipcert.machine import has_bf16
+    from lipcert.cli.selftest import environment
+    from lipcert.machine import has_bf16, in_turns
+    from lipcert.models.freezing import freeze
+    from lipcert.models.storage import load
+    from lipcert.runs.naming import find_run
+    from lipcert.training.start import weights_of
 
-    make_folder(out)  # or fail now, and not after a quarter of an hour
-    keep_freed_memory()  # for all contenders alike
-    console = Console()
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
-    console.print(" · ".join(f"{key} {value}" for key, value in machine().items()))
-    bf16 = has_bf16()
-    if not bf16:
-        console.print("this processor has no bf16 instructions: everything is in fp32")
-    with console.status("measuring the machine's peak"):
-        peak = peak_gflops(bf16=bf16)
-    rates = ", ".join(f"{rate:.0f} GFLOP/s in {precision}" for precision, rate in peak.items())
-    console.print(f"peak: {rates}")
-    table = Table("work", "contender", "images/s", "GFLOP/s", "of peak", "ratio", "goal")
-    done: list[Line] = []
-    repetitions = repetitions or (2 if quick else 5)
-    for title, run in lines(repetitions, (5,) if quick else (5, 20), bf16):
-        if quick and "LipConvnet-20" in title:
-            continue
-        with console.status(title):
-            line = run()
-        done.append(line)
-        for index, timing in enumerate(line.timings):
-            last = index == len(line.timings) - 1
-            share = share_of_peak(line.precision, timing.name, timing.gflops, peak)
-            table.add_row(
-                line.title if index == 0 else "",
-                timing.name,
-                f"{timing.images_per_second:,.1f}",
-                f"{timing.gflops:.0f}",
-                "" if share is None else f"{share:.0%}",
-                f"{line.ratio:.2f}" if last else "",
-                line.reach if last else "",
-            )
-        if not line.timings:
-            table.add_row(line.title, line.note, "", "", "", f"{line.ratio:.2f}", line.reach)
-        table.add_section()
-    curves = None
-    if not quick:
-        with console.status("time per image against depth and batch"):
-            curves = scaling(3)
-    console.print(table)
-    # A quick look never replaces the record of the whole table.
-    path = save(out / ("speed-quick.json" if quick else "speed.json"), done, peak, curves)
-    console.print(f"written: {path}, {plot(path)}")
+    for line in environment(torch.device("cpu")):
+        say(line)
+    run = find_run(NETWORK)
+    proved, model = run.network, load(weights_of(run))
+    frozen = freeze(model)
+    say(f"{NETWORK}: {proved.name}")
+    for count, repetitions in ((1, 20), (64, 3)):
+        images = torch.rand(count, *proved.input_shape)
+        with torch.inference_mode():
+            ours, plain = in_turns([partial(proved.certify, images), partial(frozen, images)], repetitions)
+        say(
+            f"{count} image{'s' * (count > 1)}: {1000 * ours:.3g} ms proved certificate, "
+            f"{1000 * plain:.3g} ms frozen forward pass in fp32, ratio {ours / plain:.2f}"
+        )
+    if not has_bf16():
+        say("training in bf16: this processor has no instructions for it; train with --precision fp32")
+        return
+    exact, mixed = in_turns([training_step(model), training_step(model, bf16=True)], 3)
+    say(
+        f"training step of 128 images: {1000 * exact:.3g} ms in fp32, {1000 * mixed:.3g} ms in bf16-mixed, "
+        f"ratio {exact / mixed:.2f}"
+    )
 
 
 bench.__doc__ = f"{bench.__doc__}\n{EXAMPLES}"
+
+
+def training_step(model: "nn.Module", *, bf16: bool = False, batch: int = 128) -> Callable[[], object]:
+    """One step of SGD on random images: forward, backward, update."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(batch, 3, 32, 32, generator=generator)
+    labels = torch.randint(10, (batch,), generator=generator)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+
+    def step() -> None:
+        model.train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = model(images)
+        optimizer.zero_grad()
+        cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step

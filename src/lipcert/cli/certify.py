@@ -5,23 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lipcert.cli.completion import network_names
 from lipcert.cli.console import make_folder, print_json, print_table, progress, say
-from lipcert.cli.network import (
-    Source,
-    default_folder,
-    find_network,
-    open_network,
-    proved_file,
-    test_images,
-)
-from lipcert.cli.options import Data, Weights, Zoo
-from lipcert.errors import ArgumentError
+from lipcert.cli.network import default_folder, pick_device
+from lipcert.cli.options import Data, Weights
+from lipcert.errors import ArgumentError, choose
+from lipcert.files import CERTIFICATES, REPORT
+from lipcert.runs.naming import find_run
+from lipcert.runs.run import Run
+from lipcert.zoo import proved_networks
 
 if TYPE_CHECKING:
     from lipcert.certify.certificates import Certificates
     from lipcert.certify.network import ProvedNetwork
     from lipcert.data.dataset import Dataset
-    from lipcert.report.evidence import Evidence
 
 EXAMPLES = """
 Examples:
@@ -32,24 +29,31 @@ lipcert certify runs/a --images cat.png dog.jpg
 
 lipcert certify runs/a --data photos/ --count 500 --out photos-report
 
-lipcert certify --zoo lipconvnet5-cifar10 --images my.png
+lipcert certify lipconvnet5-cifar10 --images my.png
+
+lipcert certify runs/a --images photos/ --out photos-certified
 
 lipcert certify runs/a --json > accuracy.json
+
+lipcert certify runs/a --data photos/ --cluster ray://head:10001
 """
 
 
 def certify(
     named: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Argument(
-            metavar="RUN", help="Folder of a run, or a .safetensors file; more images if --images is given."
+            metavar="NETWORK",
+            help="Folder of a run, a .safetensors file, or a name of `lipcert zoo list`; more images if "
+            "--images is given.",
+            autocompletion=network_names,
         ),
-    ] = None,
+    ],
     data: Data = None,
     images: Annotated[
-        list[Path] | None, typer.Option("--images", help="Pictures of your own instead, one or more files.")
+        list[Path] | None,
+        typer.Option("--images", help="Pictures of your own instead: files, folders or patterns."),
     ] = None,
-    zoo: Zoo = None,
     weights: Weights = "best",
     count: Annotated[
         int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
@@ -61,56 +65,75 @@ def certify(
         ),
     ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="Distribute the images with Ray: ray, or ray://host:port.")
+    ] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for records and report.html; else the run's own.")
+        Path | None,
+        typer.Option("--out", help="Folder for records and report.html; default: the folder of the run."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")
+        bool, typer.Option("--json", help="Print JSON for scripts instead of tables; one line per picture.")
     ] = False,
 ) -> None:
     """Certify predictions: a table, one record per image, and report.html."""
-    places = list(named or [])
-    # Pictures may follow --images before the run does: it is the one that is a folder or a file of weights.
-    places.sort(key=lambda place: not (place.is_dir() or place.suffix == ".safetensors"))
-    run = places.pop(0) if places and (zoo is None or not images) else None
+    # Pictures may follow --images before the network does.
+    first, *places = sorted(named, key=lambda place: not _may_be_network(place))
     if places and not images:
         raise ArgumentError(
-            f"RUN: expected one run, got {len(places) + 1}; to compare runs use lipcert report"
+            f"NETWORK: expected one network, got {len(named)}; to compare runs use lipcert report"
         )
     if images and (data is not None or count is not None):
         raise ArgumentError(
             "images: --data and --count choose test images; leave them out, or leave out --images"
         )
     if not images and not resize:
-        raise ArgumentError("no-resize: is about pictures of your own; name them by --images")
-    source = find_network(run, zoo, weights)
+        raise ArgumentError("no-resize: applies only to pictures of your own; name them with --images")
+    if cluster and (images or count is not None):
+        raise ArgumentError(
+            "cluster: certifies a whole test set; leave out --images and --count, or --cluster"
+        )
+    run = find_run(first, weights)
+    if cluster:
+        certify_on_cluster(run, data, cluster, device=device, weights=weights, out=out, as_json=as_json)
+        return
 
-    network = open_network(source, device)
+    network = run.network.to(pick_device(device))
     if images:
         from lipcert.cli.own_images import certify_pictures
 
-        certify_pictures(source, network, [*images, *places], resize=resize, as_json=as_json, out=out)
+        certify_pictures(run, network, [*images, *places], resize=resize, as_json=as_json, out=out)
         return
-    whole = test_images(source, data, network)
+    whole = run.test_images(data)
     count = len(whole) if count is None else min(count, len(whole))
-    folder = out or default_folder(
-        source,
-        "certify",
-        network,
-        data=whole.name,
-        count=None if count == len(whole) else count,
-        weights=weights,
-    )
+    kept = None if count == len(whole) else count
+    folder = out or default_folder(run, "certify", data=whole.name, count=kept, weights=weights)
     make_folder(folder)
     certificates = certify_with_progress(network, whole, count, quiet=as_json)
-    evidence = write_everything(folder, source, network, whole, certificates)
-    if as_json:
-        print_json(as_dict(evidence, folder))
-    else:
-        show(evidence, folder)
+    tell(write_everything(folder, run, whole, certificates), folder, as_json=as_json)
 
 
 certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
+
+
+def certify_on_cluster(
+    run: Run, data: str | None, address: str, *, device: str, weights: str, out: Path | None, as_json: bool
+) -> None:
+    """The same on a Ray cluster: images go to its workers in parts."""
+    from shutil import rmtree
+
+    from lipcert.runs.parts import PARTS, certify_on_ray, find_parts
+
+    choose("device (on a cluster)", device, ("auto", "cpu"))
+    images = find_parts(run, data)
+    folder = out or default_folder(run, "certify", data=images.name, count=None, weights=weights)
+    make_folder(folder)
+    title = f"certifying {len(images.labels):,} images of {images.name} in {len(images.reads):,} parts"
+    with progress(title, quiet=as_json) as advance:
+        found = certify_on_ray(run, images, folder, address, device=device, progress=advance)
+    certified = write_everything(folder, run, *found)
+    rmtree(folder / PARTS)
+    tell(certified, folder, as_json=as_json)
 
 
 def certify_with_progress(
@@ -123,64 +146,79 @@ def certify_with_progress(
         return network.certify(to_float(images.images[:count]), progress=advance)
 
 
-def write_everything(
-    folder: Path, source: Source, network: "ProvedNetwork", images: "Dataset", certificates: "Certificates"
-) -> "Evidence":
+def write_everything(folder: Path, run: Run, images: "Dataset", certificates: "Certificates") -> Run:
     """Records and report.html; returns what was written, read back."""
     from lipcert.certify.records import Images, write_records
     from lipcert.cli.report import write_page
-    from lipcert.report.evidence import read_evidence
 
     about = Images(images.name, images.fingerprint, len(images), images.labels)
-    file = proved_file(source, network, folder)
-    write_records(folder, certificates, about, network=network, file=file)
-    evidence = read_evidence(folder, source.name)
-    write_page([evidence], folder / "report.html")
-    return evidence
+    write_records(folder, certificates, about, network=run.network, file=run.proved_file(folder))
+    certified = Run.at(folder, run.name)
+    certified = certified.knowing(certified_images=images.images, certified_network=run.network)
+    write_page([certified], folder / REPORT)
+    return certified
 
 
-def show(evidence: "Evidence", folder: Path) -> None:
+def tell(run: Run, folder: Path, *, as_json: bool) -> None:
+    """The result, for people or for scripts."""
+    if as_json:
+        print_json(as_dict(run, folder))
+    else:
+        show(run, folder)
+
+
+def show(run: Run, folder: Path) -> None:
     """The result for people."""
     from lipcert.certify.curve import RADII, shown, shown_bound
-    from lipcert.report.evidence import PROOF
+    from lipcert.report.words import PROOF, resized
 
-    accuracy = evidence.outcomes.accuracy()
+    outcomes = run.records.outcomes
+    accuracy = outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
     print_table(
-        f"{evidence.network} on {evidence.records.data}",
+        f"{run.records.network} on {run.records.data}",
         ["Run", "Images", "Standard", *(f"At {name}" for name in RADII), "Median radius"],
         [
             [
-                evidence.name,
+                run.name,
                 f"{accuracy.count:,}",
                 *(f"{share:.2%}" for share in shares),
-                shown(evidence.outcomes.median_radius()),
+                shown(outcomes.median_radius()),
             ]
         ],
         numbers=6,
     )
     say(
         "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
-        f"{PROOF}; Lipschitz bound {shown_bound(evidence.lipschitz)}"
+        f"{PROOF}; Lipschitz bound {shown_bound(run.records.lipschitz)}"
     )
-    say(f"Records: {folder / 'certificates.jsonl'}")
-    say(f"Report:  {folder / 'report.html'}")
+    if about_originals := resized(run):
+        say(about_originals)
+    say(f"Records: {folder / CERTIFICATES}")
+    say(f"Report:  {folder / REPORT}")
 
 
-def as_dict(evidence: "Evidence", folder: Path) -> dict[str, Any]:
+def as_dict(run: Run, folder: Path) -> dict[str, Any]:
     """The result for scripts."""
     from lipcert.certify.curve import RADII
 
-    accuracy = evidence.outcomes.accuracy()
+    outcomes = run.records.outcomes
+    accuracy = outcomes.accuracy()
     return {
-        "run": evidence.name,
-        "data": evidence.records.data,
+        "run": run.name,
+        "data": run.records.data,
         "images": accuracy.count,
         "standard": accuracy.standard,
         "certified": {name: accuracy[radius] for name, radius in RADII.items()},
-        "median_radius": evidence.outcomes.median_radius(),
-        "lipschitz": evidence.lipschitz,
-        "network_sha256": evidence.records.network_hash,
-        "records": str(folder / "certificates.jsonl"),
-        "report": str(folder / "report.html"),
+        "median_radius": outcomes.median_radius(),
+        "lipschitz": run.records.lipschitz,
+        "network_sha256": run.records.network_hash,
+        "records": str(folder / CERTIFICATES),
+        "report": str(folder / REPORT),
     }
+
+
+def _may_be_network(place: Path) -> bool:
+    """Whether it is a network rather than pictures: a name, a .safetensors file, or a folder with one."""
+    holds_one = place.is_dir() and any(place.glob("*.safetensors"))
+    return holds_one or place.suffix == ".safetensors" or str(place) in proved_networks()

@@ -12,7 +12,7 @@ def data_names(incomplete: str) -> list[str]:
     return [name for name in (*DATA, *_folders(incomplete)) if name.startswith(incomplete)]
 
 
-def start_names(incomplete: str) -> list[str]:
+def network_names(incomplete: str) -> list[str]:
     """Networks of the zoo, and folders."""
     return [name for name in (*networks(), *_folders(incomplete)) if name.startswith(incomplete)]
 
@@ -20,11 +20,6 @@ def start_names(incomplete: str) -> list[str]:
 def archive_names(incomplete: str) -> list[str]:
     """Datasets that can be downloaded."""
     return [name for name in ("cifar10", "cifar100") if name.startswith(incomplete)]
-
-
-def shipped_names(incomplete: str) -> list[str]:
-    """Networks of the zoo."""
-    return [name for name in networks() if name.startswith(incomplete)]
 
 
 def _folders(incomplete: str) -> list[str]:

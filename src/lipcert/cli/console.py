@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from lipcert.errors import ArgumentError
 def complain(message: str, code: int) -> int:
     """Print one sentence on standard error; returns the exit code it was given."""
     console = Console(stderr=True)
+    # Names of files need not be text that can be printed.
+    message = message.encode("utf-8", "backslashreplace").decode()
     console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
     return code
 
@@ -56,6 +59,11 @@ def make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise ArgumentError(f"out: cannot write to {folder}: {error.strerror or error}") from error
+
+
+def silence_pillow() -> None:
+    """Print no warnings about damaged camera data; a setting of the process, so only commands make it."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def help_without_command(context: typer.Context) -> None:

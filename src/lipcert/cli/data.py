@@ -14,7 +14,7 @@ data_app.callback(invoke_without_command=True)(help_without_command)
 
 Root = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Folder of the datasets; else $LIPCERT_DATA, else ~/.cache/lipcert."),
+    typer.Option("--data-root", help="Folder of the datasets; default: $LIPCERT_DATA, or ~/.cache/lipcert."),
 ]
 LIST_EXAMPLES = """
 Examples:

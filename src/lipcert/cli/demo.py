@@ -8,9 +8,10 @@ import typer
 
 from lipcert.cli.console import print_json, say
 from lipcert.errors import ArgumentError
+from lipcert.files import CONFIG, REPORT
 
 if TYPE_CHECKING:
-    from lipcert.training.config import TrainConfig
+    from lipcert.runs.config import TrainConfig
 
 EXAMPLES = """
 Examples:
@@ -24,7 +25,7 @@ lipcert demo --out runs/demo --threads 2
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder of the run.")] = Path("runs/demo"),
     threads: Annotated[
-        int | None, typer.Option("--threads", help="CPU threads; else torch decides.", min=1)
+        int | None, typer.Option("--threads", help="CPU threads; default: chosen by torch.", min=1)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")] = False,
 ) -> None:
@@ -34,12 +35,13 @@ def demo(
 
     from lipcert.attacks.audit import audit
     from lipcert.cli.allocator import keep_freed_memory
-    from lipcert.cli.certify import as_dict, certify_with_progress, show, write_everything
-    from lipcert.cli.network import find_network, open_network, test_images
+    from lipcert.cli.certify import as_dict, show
+    from lipcert.cli.report import write_page
     from lipcert.data import to_float
-    from lipcert.training.loop import train
+    from lipcert.report.words import sentence
+    from lipcert.runs.run import Run
+    from lipcert.training.loop import train_and_certify
     from lipcert.training.progress import Silent, for_terminal
-    from lipcert.training.run_folder import CONFIG
 
     def tell(message: str) -> None:
         if not as_json:
@@ -54,34 +56,30 @@ def demo(
         "1/3 Training a LipConvnet on 1,294 handwritten digits of 8x8 pixels (no download)"
         + (", again from where it is" if again else "")
     )
-    train(options, out, resume=again, progress=Silent() if as_json else for_terminal())
+    _, found = train_and_certify(options, out, resume=again, progress=Silent() if as_json else for_terminal())
+    assert found is not None, "the demonstration is one process"
 
-    tell("2/3 Certifying 360 digits it has never seen, then attacking the certificates")
-    source = find_network(out, None, "best")
-    network = open_network(source, "cpu")
-    images = test_images(source, None, network)
-    certificates = certify_with_progress(network, images, len(images), quiet=True)
+    tell("2/3 Attacking the certificates of 360 digits it has never seen")
+    pixels = found.images.images
     # Our own attacks alone: foolbox is an extra that a first run need not have.
     attacks = ["pgd", "pgd-minimal"]
-    audit(network, to_float(images.images), certificates=certificates, attacks=attacks, out=out)
+    audit(found.network, to_float(pixels), certificates=found.certificates, attacks=attacks, out=out)
 
     tell("3/3 Writing the report")
-    evidence = write_everything(out, source, network, images, certificates)
+    run = Run.at(out).knowing(certified_images=pixels, certified_network=found.network)
+    write_page([run], out / REPORT)
     if as_json:
-        print_json(as_dict(evidence, out))
+        print_json(as_dict(run, out))
         return
-    show(evidence, out)
-    assert evidence.audit is not None
-    attacked, broken = evidence.audit.summary["certified"], evidence.audit.broken
+    show(run, out)
+    assert run.audit is not None
+    attacked, broken = run.audit.summary["certified"], run.audit.broken
     say(f"Audit:   {attacked} certificates attacked, {broken} broken")
     say("")
-    say(evidence.sentence)
-    page = (out / "report.html").resolve()
+    say(sentence(run))
+    page = (out / REPORT).resolve()
     say(f"All of it took {time.monotonic() - start:.0f} s. Open {page} in a browser.")
-    say(
-        "Next: lipcert train --data FOLDER_OF_YOUR_IMAGES --start-from lipconvnet5-cifar10 --minutes 30 "
-        "--crop 0 --schedule onecycle --nesterov --out runs/mine"
-    )
+    say("Next: lipcert train --data FOLDER_OF_YOUR_IMAGES")
 
 
 demo.__doc__ = f"{demo.__doc__}\n{EXAMPLES}"
@@ -89,24 +87,28 @@ demo.__doc__ = f"{demo.__doc__}\n{EXAMPLES}"
 
 def demo_config(threads: int | None) -> "TrainConfig":
     """The network and budget of the demonstration: a small one that still learns the digits well."""
-    from lipcert.training.config import TrainConfig
+    from lipcert.runs.config import TrainConfig
 
     return TrainConfig(
         data="digits",
         depth=5,
-        width=16,
+        width=8,
+        head="orthogonal",
+        series="wide",
         epochs=30,
         batch_size=64,
+        optimizer="muon",
         lr=0.3,
         nesterov=True,
         schedule="onecycle",
+        ema=0.99,
         threads=threads,
     )
 
 
 def _is_there(config: Path, options: "TrainConfig") -> bool:
     """Whether this very demonstration was begun; another run is in nobody's way."""
-    from lipcert.training.config import TrainConfig
+    from lipcert.runs.config import TrainConfig
 
     if not config.is_file():
         return False

@@ -1,13 +1,13 @@
 """lipcert explore: a local web page about single images, their certificates and the nearest attack."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lipcert.cli.console import say
-from lipcert.cli.network import find_network, open_network, test_images
-from lipcert.cli.options import Data, Weights, Zoo
+from lipcert.cli.network import pick_device
+from lipcert.cli.options import Data, Network, Weights
+from lipcert.runs.naming import find_run
 
 EXAMPLES = """
 Examples:
@@ -16,15 +16,12 @@ lipcert explore runs/a
 
 lipcert explore runs/a --data photos/ --port 8000
 
-lipcert explore --zoo lipconvnet5-cifar10
+lipcert explore lipconvnet5-cifar10
 """
 
 
 def explore(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
-    ] = None,
-    zoo: Zoo = None,
+    named: Network,
     data: Data = None,
     weights: Weights = "best",
     port: Annotated[int, typer.Option("--port", help="Of the page.", min=1, max=65535)] = 7860,
@@ -34,23 +31,24 @@ def explore(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
     """Serve a local page: pick an image, see its certificate and the attack that comes closest."""
-    source = find_network(run, zoo, weights)
+    run = find_run(named, weights)
 
-    from lipcert.cli.own_images import read_picture
     from lipcert.explore.choices import choices
     from lipcert.explore.page import need_gradio
-    from lipcert.explore.server import LOCAL, check_port, serve
+    from lipcert.explore.server import serve
     from lipcert.explore.session import Session
     from lipcert.explore.state import Explorer
+    from lipcert.pictures import as_levels, read_picture
+    from lipcert.ports import LOCAL, bind_port
 
-    check_port(host, port)
+    bind_port(host, port).close()  # before the slow part begins
     need_gradio()
-    network = open_network(source, device)
-    images = test_images(source, data, network)
-    say(f"Looking at {images.name} with {source.name} ...")
+    network = run.network.to(pick_device(device))
+    images = run.test_images(data)
+    say(f"Looking at {images.name} with {run.name} ...")
     explorer = Explorer(network)
     session = Session(
-        explorer, choices(explorer, images), lambda file: read_picture(file, network.input_shape, resize=True)
+        explorer, choices(explorer, images), lambda file: as_levels(read_picture(file, network.input_shape))
     )
 
     def ready(address: str) -> None:
@@ -58,7 +56,7 @@ def explore(
             say(f"Everybody who can reach {host} can use the page; there is no password.")
         say(f"Open {address} in a browser; Ctrl-C ends.")
 
-    serve(session, source.name, host, port, ready)
+    serve(session, run.name, host, port, ready)
     say("The page is closed.")
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from lipcert.cli.console import print_json, say
-from lipcert.cli.network import find_network, open_network
-from lipcert.cli.options import Weights, Zoo
+from lipcert.cli.options import Network, Weights
+from lipcert.runs.naming import find_run
 
 EXAMPLES = """
 Examples:
@@ -16,26 +16,23 @@ lipcert export runs/a --onnx model.onnx
 
 lipcert export runs/a --weights last --onnx last.onnx --json
 
-lipcert export --zoo lipconvnet5-cifar10 --onnx cifar10.onnx
+lipcert export lipconvnet5-cifar10 --onnx cifar10.onnx
 """
 
 
 def export(
+    named: Network,
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
-    named: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="Folder of a run, or a .safetensors file.")
-    ] = None,
-    zoo: Zoo = None,
     weights: Weights = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Write the proved network as ONNX in plain operators, with what certifies its predictions again."""
-    source = find_network(named, zoo, weights)
+    run = find_run(named, weights)
 
     from lipcert.certify.curve import shown_bound
     from lipcert.export import export_onnx
 
-    network = open_network(source)
+    network = run.network
     written = export_onnx(network, onnx)
     if as_json:
         print_json(

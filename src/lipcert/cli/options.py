@@ -1,23 +1,70 @@
-"""Options that several commands share: one wording, one completion."""
+"""Options that several commands share, and the options of a run as those of a command."""
 
-from typing import Annotated
+from collections.abc import Callable, Container, Iterable
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
-from lipcert.cli.completion import data_names, shipped_names
+from lipcert.cli.completion import data_names, network_names
+from lipcert.runs.config import PANELS, TrainConfig, options
 
-Zoo = Annotated[
-    str | None,
-    typer.Option(
-        "--zoo", help="A network that ships with lipcert, in place of RUN.", autocompletion=shipped_names
+C = TypeVar("C", bound=Callable[..., None])
+COMPLETIONS = {"data": data_names, "start_from": network_names}
+
+Network = Annotated[
+    Path,
+    typer.Argument(
+        metavar="NETWORK",
+        help="Folder of a run, a .safetensors file, or a name of `lipcert zoo list`.",
+        autocompletion=network_names,
     ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
         "--data",
-        help="digits, cifar10, cifar100 or a folder of images; else the run's own.",
+        help="digits, cifar10, cifar100 or a folder of images; default: that of the run.",
         autocompletion=data_names,
     ),
 ]
 Weights = Annotated[str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")]
+
+
+def takes_options(names: Iterable[str], base: TrainConfig, decided: Container[str] = ()) -> Callable[[C], C]:
+    """Give a command the options `names` of a run in the place of its `**` argument; None unless given.
+
+    Args:
+        names: of options.
+        base: has the values that stand for options that are not given.
+        decided: options whose values a recipe decides.
+    """
+
+    def parameter(name: str) -> Parameter:
+        kind, about = options()[name]
+        flag, default = "--" + name.replace("_", "-"), getattr(base, name)
+        is_switch = isinstance(default, bool)
+        shown = ("off", "on")[default] if is_switch else default is not None and str(default)
+        if name in decided:
+            shown = "by the recipe"
+        option = typer.Option(
+            f"{flag}/--no-{flag[2:]}" if is_switch else flag,
+            help=about.help,
+            show_default=shown,
+            rich_help_panel=about.panel,
+            autocompletion=COMPLETIONS.get(name),
+        )
+        return Parameter(
+            name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+        )
+
+    def decorate(command: C) -> C:
+        plain = signature(command)
+        own = [p for p in plain.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        ordered = sorted(names, key=lambda name: PANELS.index(options()[name][1].panel))
+        made = plain.replace(parameters=[*own, *map(parameter, ordered)])
+        command.__signature__ = made  # type: ignore[attr-defined]
+        return command
+
+    return decorate

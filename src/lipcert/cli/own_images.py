@@ -1,136 +1,203 @@
-"""Certificates for pictures of one's own: read them as the network needs them, and say what was found."""
+"""Certificates for pictures of one's own: find them, certify them batch by batch, and say what was found."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lipcert.cli.console import make_folder, print_json, print_table, progress, say
-from lipcert.cli.network import Source, proved_file
-from lipcert.errors import ArgumentError, DataError
+import typer
+
+from lipcert.cli.console import make_folder, progress, say, silence_pillow
+from lipcert.cli.show_pictures import report_problems, show
+from lipcert.errors import DataError
+from lipcert.files import CERTIFICATES
+from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from lipcert.certify.network import ProvedNetwork
+    from lipcert.pictures import Picture
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+BATCH, READERS = 64, 4
+SHOWN = 20
+"""At most so many pictures are shown one by one; of more, records are written even if nobody asks."""
+
+Row = dict[str, Any]
 
 
 def certify_pictures(
-    source: Source,
+    run: Run,
     network: "ProvedNetwork",
-    files: Sequence[Path],
+    named: Sequence[Path],
     *,
     resize: bool,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Print prediction, radius and runner-up of every picture; with `out`, write records there too.
+    """Certify every picture, broken ones apart; rows are written as they come.
+
+    Args:
+        run: of the network.
+        network: that certifies.
+        named: files, folders and patterns.
+        resize: else pictures of another size count as broken.
+        as_json: print one line of JSON per picture in place of a table.
+        out: folder for certificates.jsonl; by default one is chosen if there are more pictures than a table
+            shows.
 
     Raises:
-        DataError: a file is no picture, or has the wrong size and may not be resized.
-        ArgumentError: the network takes neither grey nor colour images.
+        DataError: nothing is there; or, in the end, some pictures could not be read.
+        ArgumentError: the network does not take square grey or colour images.
     """
+    from lipcert.pictures import check_shape
+
+    silence_pillow()
+    check_shape(network.input_shape)
+    files = find_pictures(named)
+    if out is None and len(files) > SHOWN and not as_json:
+        out = _new_folder((run.folder or Path("runs") / run.name) / "pictures")
+    rows: list[Row] = []
+    with (
+        _records(out, run, network, files) as write,
+        progress(f"certifying {len(files):,} picture{'s' * (len(files) != 1)}", quiet=as_json) as advance,
+    ):
+        for batch in certified(network, files, resize=resize):
+            write([record for record, _ in batch])
+            rows += [row for _, row in batch]
+            if as_json:
+                typer.echo("\n".join(json.dumps(row) for _, row in batch))
+            advance(len(rows), len(files))
+    if not as_json:
+        show([row for row in rows if "error" not in row], network, run.name, many=len(files) > SHOWN)
+        if out is not None:
+            say(f"Records: {out / CERTIFICATES}")
+    report_problems([row["error"] for row in rows if "error" in row], len(files))
+
+
+def find_pictures(named: Sequence[Path]) -> list[Path]:
+    """The picture files that files, folders (with all that is in them) and patterns name, each once.
+
+    Raises:
+        DataError: one of them names nothing.
+    """
+    from glob import glob, has_magic
+
+    found: dict[Path, None] = {}
+    for place in (named.expanduser() for named in named):
+        if place.is_dir():
+            inside = [file for file in sorted(place.rglob("*")) if _is_picture(file, place)]
+            if not inside:
+                raise DataError(f"{place}: expected pictures in this folder, got no PNG, JPEG or WebP file")
+            found |= dict.fromkeys(inside)
+        elif place.exists():
+            found[place] = None
+        elif has_magic(str(place)):
+            matches = sorted(map(Path, glob(str(place), recursive=True)))
+            if not matches:
+                raise DataError(f"{place}: expected pictures, but nothing matches this pattern")
+            found |= dict.fromkeys(find_pictures(matches))
+        else:
+            raise DataError(f"{place}: expected a picture or a folder: no such file or folder")
+    return list(found)
+
+
+def _is_picture(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
+
+
+def certified(
+    network: "ProvedNetwork", files: Sequence[Path], *, resize: bool
+) -> Iterator[list[tuple[Row, Row]]]:
+    """For every batch of files, the lines of certificates.jsonl and what people and programs are told."""
     import torch
 
-    from lipcert.certify.records import Images, rows_of, write_records
-    from lipcert.data import to_float
+    from lipcert.certify.records import Images, rows_of
+    from lipcert.pictures import answers, read_picture
 
-    if out is not None:
-        make_folder(out)
-    pictures = [read_picture(file, network.input_shape, resize=resize) for file in files]
-    pixels = torch.stack([picture for picture, _ in pictures])
-    count = f"{len(files):,} picture{'s' * (len(files) != 1)}"
-    with progress(f"certifying {count}", quiet=as_json) as advance:
-        found = network.certify(to_float(pixels), progress=advance)
-    about = Images(
-        None,
-        pictures_hash(pixels),
-        len(files),
-        files=[(str(file), size) for file, (_, size) in zip(files, pictures, strict=True)],
+    def read(file: Path) -> "Picture | DataError":
+        try:
+            return read_picture(file, network.input_shape, resize=resize)
+        except DataError as error:
+            return error
+
+    index = 0
+    for batch in _read_ahead(files, read):
+        pictures = [picture for picture in batch if not isinstance(picture, DataError)]
+        pixels = torch.stack([p.pixels for p in pictures]) if pictures else torch.empty(0)
+        found = network.certify(pixels) if pictures else None
+        told = iter(answers(network, pictures, found) if found else [])
+        written = iter(rows_of(found, Images(None, "", 0)) if found else [])
+        rows = []
+        for picture in batch:
+            about: Row = {"index": index, "file": str(files[index])}
+            if isinstance(picture, DataError):
+                row = about | {"error": str(picture)}
+                rows.append((row, row))
+            else:
+                row = about | {"sha256": picture.sha256} | next(told)
+                again = {name: row[name] for name in ("sha256", "resized_from", "radius_original")}
+                rows.append((next(written) | about | again, row))
+            index += 1
+        yield rows
+
+
+def _read_ahead(
+    files: Sequence[Path], read: "Callable[[Path], Picture | DataError]"
+) -> "Iterator[list[Picture | DataError]]":
+    """Pictures in batches; the next batch is read, by threads, while one is certified."""
+    pool = ThreadPoolExecutor(READERS)
+    try:
+        ahead = [pool.submit(read, file) for file in files[:BATCH]]
+        for start in range(BATCH, len(files) + BATCH, BATCH):
+            now, ahead = ahead, [pool.submit(read, file) for file in files[start : start + BATCH]]
+            yield [picture.result() for picture in now]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _new_folder(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3 and so on that holds no records yet."""
+    number, free = 1, folder
+    while (free / CERTIFICATES).exists():
+        number, free = number + 1, folder.with_name(f"{folder.name}-{number + 1}")
+    return free
+
+
+@contextmanager
+def _records(
+    out: Path | None, run: Run, network: "ProvedNetwork", files: Sequence[Path]
+) -> Iterator[Callable[[list[Row]], None]]:
+    """Writes rows to certificates.jsonl as they come; an interruption says how many are there."""
+    if out is None:
+        yield lambda rows: None
+        return
+    from lipcert.certify.records import Images, header_of
+
+    make_folder(out)
+    names = hashlib.sha256("\n".join(map(str, files)).encode(errors="surrogateescape")).hexdigest()
+    header = header_of(
+        out,
+        Images(None, names, len(files)),
+        network=network,
+        file=run.proved_file(out),
     )
-    if out is not None:
-        write_records(out, found, about, network=network, file=proved_file(source, network, out))
-    rows = [
-        row
-        | {
-            "prediction": network.classes[row["prediction"]],
-            "runner_up": network.classes[row["runner_up"]] if row["runner_up"] >= 0 else None,
-            "network_sha256": network.hash,
-        }
-        for row in rows_of(found, about)
-    ]
-    if as_json:
-        print_json(rows)
-    else:
-        _show(rows, network, source)
+    done = 0
+    try:
+        with (out / CERTIFICATES).open("w", encoding="utf-8") as file:
 
+            def write(rows: list[Row]) -> None:
+                nonlocal done
+                file.write("".join(f"{json.dumps(row)}\n" for row in rows))
+                file.flush()
+                done += len(rows)
 
-def pictures_hash(pixels: "Tensor") -> str:
-    """SHA-256 of pictures as a network takes them, uint8 (N, C, H, W)."""
-    content = f"{tuple(pixels.shape)}".encode() + pixels.numpy().tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
-def read_picture(file: Path, shape: tuple[int, ...], *, resize: bool) -> "tuple[Tensor, str | None]":
-    """A file as a network for images of `shape` takes it, uint8 (C, S, S).
-
-    Also its size before ("640x480"), if that changed.
-
-    Raises:
-        DataError: it is no picture, or has another size and may not be resized.
-        ArgumentError: the network takes neither grey nor colour images.
-    """
-    from lipcert.data import read_image
-
-    channels, size, _ = shape
-    picture = read_image(file)
-    height, width = picture.shape[1:]
-    changed = None if (height, width) == (size, size) else f"{width}x{height}"
-    if changed is not None:
-        if not resize:
-            raise DataError(
-                f"{file}: is {changed}, but the network takes {size}x{size}; leave out --no-resize"
-            )
-        picture = read_image(file, size)
-    if channels == 1:
-        # The luma of ITU-R BT.601, as Pillow computes it.
-        red, green, blue = (plane.int() for plane in picture)
-        picture = ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16)[None].to(picture.dtype)
-    elif channels != 3:
-        raise ArgumentError(f"images: the network takes {channels} channels, a picture has 1 or 3")
-    return picture, changed
-
-
-def _show(rows: Sequence[dict[str, Any]], network: "ProvedNetwork", source: Source) -> None:
-    from lipcert.certify.curve import shown
-    from lipcert.report.evidence import PROOF
-
-    print_table(
-        f"{source.name}: how far each picture may change (l2, pixel units)",
-        ["Picture", "Prediction", "Runner-up", "Radius"],
-        [
-            [
-                row["file"],
-                row["prediction"],
-                row["runner_up"] or "-",
-                "unlimited"
-                if row["radius"] is None
-                else shown(row["radius"])
-                if row["radius"]
-                else "0 (none)",
-            ]
-            for row in rows
-        ],
-        numbers=1,
-    )
-    size = network.input_shape[1]
-    resized = [row for row in rows if row["resized_from"] is not None]
-    if resized:
-        say(
-            f"{len(resized)} of {len(rows)} pictures were cut to their centre square and resized to "
-            f"{size}x{size}; a radius speaks of the resized picture."
-        )
-    say(
-        f"No picture within the radius is classified differently ({PROOF}); at a radius of 0 nothing is "
-        "certified."
-    )
+            write([header])
+            yield write
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"interrupted; {done - 1:,} of {len(files):,} pictures are in {out / CERTIFICATES}"
+        ) from error

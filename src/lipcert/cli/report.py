@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lipcert.cli.console import make_folder, print_json, say
-from lipcert.errors import ArgumentError
+from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.files import REPORT
+from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
-    from lipcert.report.evidence import Evidence
     from lipcert.report.page import Comparison
 
 EXAMPLES = """
@@ -25,10 +26,15 @@ lipcert report runs/a --png pictures/
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were certified.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were certified.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The page; else report.html in the run, or comparison.html here."),
+        typer.Option(
+            "--out",
+            help="File to write; default: report.html in the run, for several runs comparison.html here.",
+        ),
     ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", help="Also write every picture as PNG into this folder.")
@@ -36,19 +42,21 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
 ) -> None:
     """Write report.html, one self-contained page. Several runs stand side by side on it."""
-    from lipcert.report.evidence import read_evidence
+    from lipcert.report.words import sentence
 
-    evidence = [read_evidence(run, name) for run, name in zip(runs, distinct_names(runs), strict=True)]
-    page = out or (runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
+    if absent := [folder for folder in folders if not folder.is_dir()]:
+        raise CheckpointError(f"{absent[0]}: no such folder; expected the folder of a run")
+    runs = [Run.at(folder, name) for folder, name in zip(folders, distinct_names(folders), strict=True)]
+    page = out or (folders[0] / REPORT if len(runs) == 1 else Path("comparison.html"))
     if page.is_dir():
-        raise ArgumentError(f"out: expected a file, got the folder {page}; try {page / 'report.html'}")
-    write_page(evidence, page)
-    pictures = [] if png is None else write_pictures(evidence, png)
+        raise ArgumentError(f"out: expected a file, got the folder {page}; try {page / REPORT}")
+    write_page(runs, page)
+    pictures = [] if png is None else write_pictures(runs, png)
     if as_json:
         print_json({"report": str(page), "pictures": [str(path) for path in pictures]})
         return
-    for run in evidence:
-        say(f"{run.name}: {run.sentence}")
+    for run in runs:
+        say(f"{run.name}: {sentence(run)}")
     say(f"Report: {page}")
     if pictures:
         say(f"Pictures: {', '.join(str(path) for path in pictures)}")
@@ -57,26 +65,26 @@ def report(
 report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
 
 
-def write_page(evidence: "Sequence[Evidence]", path: Path) -> None:
+def write_page(runs: Sequence[Run], path: Path) -> None:
     """Render and write one page; it appears complete or not at all."""
     from lipcert.files import write_or_explain
     from lipcert.report.page import render
 
-    text = render(evidence, {run.name: paper_row(run) for run in evidence})
+    text = render(runs, {run.name: paper_row(run) for run in runs})
     make_folder(path.parent)
     write_or_explain(path, text.encode())
 
 
-def write_pictures(evidence: "Sequence[Evidence]", folder: Path) -> list[Path]:
+def write_pictures(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Write the pictures of the page as PNG files; returns their paths."""
     from lipcert.report.figures import comparison_pictures, run_pictures
     from lipcert.report.style import write_png
 
     make_folder(folder)
-    if len(evidence) == 1:
-        pictures = run_pictures(evidence[0], paper_row(evidence[0]).reported)
+    if len(runs) == 1:
+        pictures = run_pictures(runs[0], paper_row(runs[0]).reported)
     else:
-        pictures = comparison_pictures(evidence)
+        pictures = comparison_pictures(runs)
     paths = []
     for name, picture in pictures.items():
         write_png(picture.figure, folder / f"{name}.png")
@@ -84,18 +92,16 @@ def write_pictures(evidence: "Sequence[Evidence]", folder: Path) -> list[Path]:
     return paths
 
 
-def paper_row(run: "Evidence") -> "Comparison":
+def paper_row(run: Run) -> "Comparison":
     """The paper's numbers for the network of a run, and how far the run's budget is from the paper's."""
-    from lipcert.errors import LipcertError
     from lipcert.paper.budget import budget_label, network_of
     from lipcert.paper.tables import reported_rows
     from lipcert.report.page import Comparison
     from lipcert.report.plots.curve import Reported
-    from lipcert.training.config import TrainConfig
 
     try:
-        config = TrainConfig.from_dict(dict(run.options))
-    except LipcertError:
+        config = run.config
+    except ArgumentError:
         return Comparison()  # options of another version; the numbers of the run are still its own
     if not run.options or run.records.data != config.data:
         return Comparison()

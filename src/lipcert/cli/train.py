@@ -1,202 +1,130 @@
 """lipcert train: options to a TrainConfig, then the training loop."""
 
-import tomllib
-from collections.abc import Callable
-from dataclasses import fields
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lipcert.cli.allocator import keep_freed_memory
-from lipcert.cli.completion import data_names, start_names
-from lipcert.cli.network import FIXED_SIZE
+from lipcert.cli.console import say
+from lipcert.cli.options import takes_options
 from lipcert.errors import ArgumentError
-from lipcert.training.config import TrainConfig
+from lipcert.files import CONFIG
+from lipcert.runs.config import TrainConfig, options, read_options
 
-DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+DECIDED = (
+    "image_size", "augment", "depth", "head", "width", "series", "start_from", "epochs", "batch_size",
+    "optimizer", "lr", "nesterov", "schedule", "ema", "precision",
+)  # fmt: skip
+"""Options that a recipe decides where they are not given."""
 EXAMPLES = """
 Examples:
 
-lipcert train --data digits --epochs 20 --schedule onecycle --lr 0.5 --nesterov --out runs/digits
+lipcert train --data digits --out runs/digits
 
-lipcert train --data cifar10 --width 16 --minutes 30 --series wide --crop 0 --schedule onecycle --lr 0.3 \
---nesterov --out runs/b
+lipcert train --data cifar10 --minutes 10
 
-lipcert train --data cifar100 --depth 15 --out runs/paper
+lipcert train --data photos --out runs/mine
 
-lipcert train --data photos --start-from lipconvnet5-cifar10 --epochs 20 --schedule onecycle --out runs/mine
+lipcert train --data cifar100 --recipe paper --depth 15 --out runs/paper
 
 lipcert train --out runs/paper --resume
 """
 
 
-def _option(
-    name: str, text: str, *, switch: bool = False, complete: Callable[[str], list[str]] | None = None
-) -> Any:
-    """An option that is None unless given, so that --resume and --config know what was asked for."""
-    default = DEFAULTS[name]
-    flag = "--" + name.replace("_", "-")
-    shown = ("off", "on")[default] if isinstance(default, bool) else default is not None and str(default)
-    panel = next(panel for panel, names in PANELS.items() if name in names)
-    declaration = f"{flag}/--no-{flag[2:]}" if switch else flag
-    return typer.Option(
-        declaration, help=text, show_default=shown, rich_help_panel=panel, autocompletion=complete
-    )
-
-
-PANELS = {
-    "Data": ("data", "image_size", "augment", "crop", "held_out"),
-    "Network": ("depth", "conv", "activation", "head", "width", "series", "start_from"),
-    "Training": (
-        "gamma", "offset", "epochs", "minutes", "batch_size", "optimizer", "muon_step", "lr", "momentum",
-        "nesterov", "weight_decay", "schedule", "warmup", "ema", "seed",
-    ),
-    "Machine": ("precision", "devices", "nodes", "threads"),
-    "Records": ("eval_every", "checkpoint_every", "tensorboard"),
-}  # fmt: skip
-
-
+@takes_options(options(), TrainConfig(), decided=DECIDED)
 def train(
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; default: a new one in runs/.")
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, to the same bits.")
+        bool, typer.Option("--resume", help="Continue the run in --out; the result has the same bits.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Read options from a config.toml; those given here win.")
+        Path | None,
+        typer.Option("--config", help="Read options from a config.toml; options given here override it."),
     ] = None,
-    data: Annotated[
-        str | None,
-        _option("data", "digits, cifar10, cifar100, or a folder of images.", complete=data_names),
-    ] = None,
-    image_size: Annotated[
-        int | None, _option("image_size", "Side of the images; else the data's own.")
-    ] = None,
-    augment: Annotated[
-        str | None, _option("augment", "crop-flip, none, or auto: crop-flip for all but digits.")
-    ] = None,
-    crop: Annotated[
-        int | None,
-        _option("crop", "Padding of the random crops, 0: only flips; else an eighth of the side."),
-    ] = None,
-    held_out: Annotated[
-        int | None, _option("held_out", "Training images kept for selection, at most a tenth of them.")
-    ] = None,
-    depth: Annotated[int | None, _option("depth", "Convolutions, for 32x32 images: 5, 10, 15, ...")] = None,
-    conv: Annotated[str | None, _option("conv", "soc, bcop or cayley.")] = None,
-    activation: Annotated[
-        str | None, _option("activation", "hh1, hh2, maxmin, or any registered name.")
-    ] = None,
-    head: Annotated[str | None, _option("head", "lln or orthogonal.")] = None,
-    width: Annotated[int | None, _option("width", "Channels of the first stage.")] = None,
-    series: Annotated[
-        str | None,
-        _option(
-            "series",
-            "Polynomial of SOC: isometric (fastest), wide (learns more), or the paper's exponential.",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            help="Decides the options that are not given: fast (Muon, minutes), or paper (SGD, hours).",
         ),
-    ] = None,
-    start_from: Annotated[
-        str | None,
-        _option(
-            "start_from",
-            "Begin with the weights of a run, a file or a network of the zoo, and its options above.",
-            complete=start_names,
-        ),
-    ] = None,
-    gamma: Annotated[float | None, _option("gamma", "Weight of the certificate in the loss.")] = None,
-    offset: Annotated[float | None, _option("offset", "Margin that the cross entropy asks for.")] = None,
-    epochs: Annotated[int | None, _option("epochs", "Passes over the training images.")] = None,
-    minutes: Annotated[
-        float | None, _option("minutes", "Time budget in place of --epochs: the schedule is fitted to it.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, _option("batch_size", "Images per step, of all processes together.")
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        _option("optimizer", "sgd, or muon: Muon for the convolutions' matrices, SGD for the rest."),
-    ] = None,
-    muon_step: Annotated[
-        float | None, _option("muon_step", "Share of its length by which Muon moves a matrix, at most.")
-    ] = None,
-    lr: Annotated[float | None, _option("lr", "Highest learning rate of SGD.")] = None,
-    momentum: Annotated[float | None, _option("momentum", "Of SGD.")] = None,
-    nesterov: Annotated[bool | None, _option("nesterov", "Nesterov's momentum.", switch=True)] = None,
-    weight_decay: Annotated[
-        float | None,
-        _option("weight_decay", "On convolutions and head; if not given 5e-4 for soc and 0 for others."),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        _option("schedule", "step (x0.1 at 1/2 and 3/4), onecycle (up, then linear to 0), or cosine."),
-    ] = None,
-    warmup: Annotated[
-        float | None, _option("warmup", "Share of the steps that onecycle and cosine rise.")
-    ] = None,
-    ema: Annotated[
-        float | None,
-        _option("ema", "Also keep an average of the weights, with this decay per step (0.998); 0: none."),
-    ] = None,
-    seed: Annotated[int | None, _option("seed", "Of weights, split, order and augmentation.")] = None,
-    precision: Annotated[str | None, _option("precision", "fp32 or bf16-mixed.")] = None,
-    devices: Annotated[int | None, _option("devices", "Processes per machine, one device each.")] = None,
-    nodes: Annotated[int | None, _option("nodes", "Machines (with torchrun or SLURM).")] = None,
-    threads: Annotated[int | None, _option("threads", "CPU threads per process; else torch decides.")] = None,
-    eval_every: Annotated[int | None, _option("eval_every", "Epochs between held-out evaluations.")] = None,
-    checkpoint_every: Annotated[
-        str | None, _option("checkpoint_every", "Steps (500) or time (30s, 10m) between checkpoints.")
-    ] = None,
-    tensorboard: Annotated[
-        bool | None,
-        _option("tensorboard", "Also log to TensorBoard (needs the extra: log).", switch=True),
-    ] = None,
+    ] = "fast",
+    **arguments: Any,
 ) -> None:
-    """Train a classifier with certificates. The defaults are the paper's recipe, with lipcert's SOC."""
-    given = {name: value for name, value in locals().copy().items() if name in DEFAULTS and value is not None}
-    options = collect_options(given, out=out, config=config, resume=resume)
+    """Train a classifier with certificates; the recipe decides the options that are not given."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if out is None and resume:
+        raise ArgumentError("out: --resume needs the folder of the run; name it with --out")
+    out = out or free_folder(given.get("data", TrainConfig.data))
+    asked, reason = collect_options(given, out=out, config=config, resume=resume, recipe=recipe)
+    if reason:
+        say(f"Recipe {recipe}: {reason}")
+        say(f"Folder of the run: {out}")
 
     from lipcert.training.loop import train as run
     from lipcert.training.progress import for_terminal
 
     keep_freed_memory()
 
-    run(options, out, resume=resume, progress=for_terminal())
+    run(asked, out, resume=resume, progress=for_terminal())
 
 
 train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"
 
 
-def collect_options(given: dict[str, Any], *, out: Path, config: Path | None, resume: bool) -> TrainConfig:
-    """Merge the options `given` into those of the run to resume, of a config file, or of the defaults."""
+def free_folder(data: str) -> Path:
+    """A folder in runs/ that does not exist yet, named after the data."""
+    name = Path(data).expanduser().resolve().name  # of a dataset its own
+    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(path for path in numbered if not path.exists())
+
+
+def collect_options(
+    given: dict[str, Any], *, out: Path, config: Path | None, resume: bool, recipe: str = "fast"
+) -> tuple[TrainConfig, str]:
+    """Merge the options `given` into those of the run to resume, of a config file, or of the recipe.
+
+    Returns:
+        The options, and what the recipe decided; nothing for a run that goes on.
+    """
     if "epochs" in given and "minutes" in given:
-        raise ArgumentError("minutes: takes the place of --epochs; give one of the two")
-    stored = out / "config.toml"
-    if config is None and resume and stored.exists():
-        config = stored
-    base = {} if config is None else TrainConfig.read(config).to_dict()
-    if config is not None and not resume:  # what a file leaves open is not decided by the defaults yet
-        written = tomllib.loads(config.read_text(encoding="utf-8"))
-        base = {name: value for name, value in base.items() if name in written}
+        raise ArgumentError("minutes: replaces --epochs; give only one of the two")
+    if config is None and resume and (out / CONFIG).exists():
+        config = out / CONFIG
+    # What a file leaves open is not decided by the defaults yet, unless a run has begun with them.
+    base = {} if config is None else TrainConfig.read(config).to_dict() if resume else read_options(config)
     if "epochs" in given and "minutes" not in given and not resume:
         base.pop("minutes", None)
-    asked = base | given
+    asked, reason = base | given, ""
+    if not resume or config is None:
+        from lipcert.training.recipes import apply_recipe
+
+        chosen = apply_recipe(recipe, asked)
+        asked, reason = chosen.options, chosen.reason
     if "start_from" in asked and not resume:
         asked = _of_start(asked) | asked
     options = TrainConfig.from_dict(asked)
     if "warmup" in given and options.schedule == "step":
-        raise ArgumentError("warmup: the schedule step has none; use onecycle or cosine, or leave it out")
+        raise ArgumentError(
+            "warmup: the schedule step has no warmup; use onecycle or cosine, or leave it out"
+        )
     if "muon_step" in given and options.optimizer != "muon":
-        raise ArgumentError("muon_step: the optimizer sgd has none; use --optimizer muon, or leave it out")
-    return options
+        raise ArgumentError(
+            "muon_step: the optimizer sgd does not use it; use --optimizer muon, or leave it out"
+        )
+    return options, reason
 
 
 def _of_start(options: dict[str, Any]) -> dict[str, Any]:
     """The options that the network decides which a run starts from."""
+    from lipcert.data.archives import ARCHIVES
     from lipcert.training.start import network_options
 
     found = network_options(options["start_from"])
-    if options.get("data", TrainConfig.data) in FIXED_SIZE:
+    if options.get("data", TrainConfig.data) in ARCHIVES:
         del found["image_size"]
     if options.get("conv", found["conv"]) != found["conv"]:
         del found["series"]  # which another convolution would refuse, before it is said what does not fit

@@ -1,6 +1,5 @@
 """lipcert zoo: the networks that ship with the package."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +32,7 @@ def list_zoo(
 ) -> None:
     """List the networks that can be used at once, by name."""
     rows: list[dict[str, Any]] = [
-        {"name": name, "megabytes": file.stat().st_size / 1e6, "card": _card(name)}
+        {"name": name, "megabytes": file.stat().st_size / 1e6, "card": zoo.card(name)}
         for name, file in zoo.proved_networks().items()
     ]
     if as_json:
@@ -53,7 +52,7 @@ def list_zoo(
         numbers=5,
     )
     say("Right, and right and certified, on the test images. More: lipcert zoo show NAME")
-    say(f"Try one: lipcert certify --zoo {rows[0]['name']} --images my.png")
+    say(f"Try one: lipcert certify {rows[0]['name']} --images my.png")
 
 
 def show_zoo(
@@ -65,7 +64,7 @@ def show_zoo(
 
     known = zoo.proved_networks()
     file = known[choose("zoo", name, known)]
-    card = _card(name)
+    card = zoo.card(name)
     if as_json:
         print_json(card)
         return
@@ -91,11 +90,6 @@ list_zoo.__doc__ = f"{list_zoo.__doc__}\n{EXAMPLES}"
 show_zoo.__doc__ = f"{show_zoo.__doc__}\n{SHOW_EXAMPLES}"
 zoo_app.command("list")(list_zoo)
 zoo_app.command("show")(show_zoo)
-
-
-def _card(name: str) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads((zoo.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return card
 
 
 def _shares(card: dict[str, Any]) -> list[str]:

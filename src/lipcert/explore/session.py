@@ -52,7 +52,7 @@ class Session:
             picture, size = self.read(path)
             finding = self.explorer.examine(picture)
         except DataError as error:
-            return "", message(_kindly(path.name, error))
+            return "", message(_unreadable(path.name, error))
         except LipcertError as error:
             return "", message(str(error))
         side = picture.shape[-1]
@@ -80,7 +80,7 @@ def message(text: str) -> str:
     return f'<p role="alert">{escape(text)}</p>' if text else ""
 
 
-def _kindly(name: str, error: DataError) -> str:
+def _unreadable(name: str, error: DataError) -> str:
     cause = error.__cause__
     # That nothing is known about a file is no reason that helps anybody.
     reason = "" if cause is None or isinstance(cause, UnidentifiedImageError) else f" ({cause})"

@@ -1,4 +1,4 @@
-"""Activations as plain ONNX operators. Sines and cosines of learned angles become constants."""
+"""Activations and pooling as plain ONNX operators. Sines and cosines of learned angles become constants."""
 
 import math
 
@@ -8,7 +8,38 @@ from torch import Tensor
 from lipcert.export.emit import emit
 from lipcert.export.graph import Graph
 from lipcert.kernels.householder import sector_starts
-from lipcert.operators import GroupSort, Householder, HouseholderND, HouseholderOrder, Shape
+from lipcert.operators import (
+    Elementwise,
+    GroupSort,
+    Householder,
+    HouseholderND,
+    HouseholderOrder,
+    Pool,
+    Shape,
+)
+
+FUNCTIONS = {
+    "relu": "Relu", "leaky relu": "LeakyRelu", "abs": "Abs", "tanh": "Tanh", "sigmoid": "Sigmoid",
+    "softplus": "Softplus",
+}  # fmt: skip
+POOLS: dict[str, tuple[str, dict[str, int]]] = {
+    "average": ("AveragePool", {"count_include_pad": 1}),
+    "max": ("MaxPool", {}),
+    "norm": ("LpPool", {"p": 2}),
+}
+
+
+@emit.register
+def _elementwise(operator: Elementwise, graph: Graph, x: str, shape: Shape) -> str:
+    slope = {"alpha": operator.slope} if operator.function == "leaky relu" else {}
+    return graph.add(FUNCTIONS[operator.function], [x], slope)
+
+
+@emit.register
+def _pool(operator: Pool, graph: Graph, x: str, shape: Shape) -> str:
+    name, attributes = POOLS[operator.function]
+    windows = {"kernel_shape": operator.window, "strides": operator.stride, "pads": operator.padding * 2}
+    return graph.add(name, [x], windows | attributes)
 
 
 @emit.register

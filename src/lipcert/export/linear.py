@@ -10,13 +10,19 @@ from lipcert.operators import (
     ChannelPad,
     ChannelSlice,
     CircularConvolution,
+    Convolution,
+    Frame,
+    GradientStep,
     Matrix,
     Mirror,
+    Repeat,
     Reshape,
     Shape,
     SkewPolynomial,
     SpaceToDepth,
     SpectralConvolution,
+    Transpose,
+    TransposedConvolution,
 )
 
 
@@ -46,6 +52,20 @@ def _mirror(operator: Mirror, graph: Graph, x: str, shape: Shape) -> str:
 
 
 @emit.register
+def _transpose(operator: Transpose, graph: Graph, x: str, shape: Shape) -> str:
+    return graph.add("Transpose", [x], {"perm": [0, *(axis + 1 for axis in operator.order)]})
+
+
+@emit.register
+def _repeat(operator: Repeat, graph: Graph, x: str, shape: Shape) -> str:
+    channels, height, width = shape
+    blocks = graph.reshape(x, [channels, height, 1, width, 1])
+    rows, columns = operator.block
+    blocks = graph.add("Tile", [blocks, graph.integers([1, 1, 1, rows, 1, columns])])
+    return graph.reshape(blocks, operator.output_shape(shape))
+
+
+@emit.register
 def _channel_pad(operator: ChannelPad, graph: Graph, x: str, shape: Shape) -> str:
     return _with_channels(graph, x, shape, operator.channels)
 
@@ -53,6 +73,14 @@ def _channel_pad(operator: ChannelPad, graph: Graph, x: str, shape: Shape) -> st
 @emit.register
 def _channel_slice(operator: ChannelSlice, graph: Graph, x: str, shape: Shape) -> str:
     return graph.cut(x, 1, operator.start, operator.stop)
+
+
+@emit.register
+def _frame(operator: Frame, graph: Graph, x: str, shape: Shape) -> str:
+    margin, (_, height, width) = operator.margin, shape
+    if margin > 0:
+        return graph.add("Pad", [x, graph.integers([0, 0, margin, margin] * 2)])
+    return graph.cut(graph.cut(x, 2, -margin, height + margin), 3, -margin, width + margin)
 
 
 @emit.register
@@ -79,14 +107,45 @@ def _skew_polynomial(operator: SkewPolynomial, graph: Graph, x: str, shape: Shap
 
 
 @emit.register
+def _convolution(operator: Convolution, graph: Graph, x: str, shape: Shape) -> str:
+    attributes = {
+        "strides": operator.stride,
+        "pads": operator.padding * 2,
+        "dilations": operator.dilation,
+        "group": operator.groups,
+    }
+    return graph.add("Conv", [x, *_weights(graph, operator.kernel, operator.bias)], attributes)
+
+
+@emit.register
+def _gradient_step(operator: GradientStep, graph: Graph, x: str, shape: Shape) -> str:
+    pads = {"pads": [operator.kernel.shape[-1] // 2] * 4}
+    kernel, outputs = operator.kernel, operator.out_channels
+    hidden = graph.add("Conv", [x, *_weights(graph, kernel[:, : shape[0]], operator.bias)], pads)
+    active = graph.add("Relu", [hidden])
+    back = graph.add("ConvTranspose", [active, graph.numbers(kernel[:, :outputs])], pads)
+    return graph.add("Sub", [_with_channels(graph, x, shape, outputs), back])
+
+
+@emit.register
 def _circular(operator: CircularConvolution, graph: Graph, x: str, shape: Shape) -> str:
-    padding = operator.kernel.shape[-1] // 2
-    if padding:
-        # An index wraps as often as it has to; the wrapping mode of Pad is too young for many runtimes.
-        for axis, side in ((2, shape[1]), (3, shape[2])):
-            places = [place % side for place in range(-padding, side + padding)]
-            x = graph.add("Gather", [x, graph.integers(places)], {"axis": axis})
-    return graph.add("Conv", [x, *_weights(graph, operator.kernel, operator.bias)])
+    x = _wrapped(graph, x, shape, operator.dilation * (operator.kernel.shape[-1] // 2))
+    steps = {"strides": [operator.stride] * 2, "dilations": [operator.dilation] * 2, "group": operator.groups}
+    return graph.add("Conv", [x, *_weights(graph, operator.kernel, operator.bias)], steps)
+
+
+@emit.register
+def _transposed(operator: TransposedConvolution, graph: Graph, x: str, shape: Shape) -> str:
+    _, height, width = operator.output_shape(shape)
+    reach = operator.dilation * (operator.kernel.shape[-1] // 2)
+    margin = -(-reach // operator.stride)
+    x = _wrapped(graph, x, shape, margin)
+    steps = {"strides": [operator.stride] * 2, "dilations": [operator.dilation] * 2, "group": operator.groups}
+    # A single tap leaves pixels that nothing reaches, behind the last one that is written.
+    steps["output_padding"] = [0 if reach else operator.stride - 1] * 2
+    y = graph.add("ConvTranspose", [x, *_weights(graph, operator.kernel, operator.bias)], steps)
+    first = operator.stride * margin + reach
+    return graph.cut(graph.cut(y, 2, first, first + height), 3, first, first + width)
 
 
 @emit.register
@@ -131,6 +190,17 @@ def _fourier(height: int, width: int, parts: int) -> tuple[Tensor, Tensor]:
     both = [torch.complex(units, zeros), torch.complex(zeros, units)][:parts]
     back = torch.cat([torch.fft.irfft2(part, s=(height, width)).flatten(1) for part in both])
     return torch.cat([forward.real, forward.imag][:parts], dim=1), back
+
+
+def _wrapped(graph: Graph, x: str, shape: Shape, margin: int) -> str:
+    """Maps with what wraps around them."""
+    if not margin:
+        return x
+    # An index wraps as often as it has to; the wrapping mode of Pad is too young for many runtimes.
+    for axis, side in ((2, shape[1]), (3, shape[2])):
+        places = [place % side for place in range(-margin, side + margin)]
+        x = graph.add("Gather", [x, graph.integers(places)], {"axis": axis})
+    return x
 
 
 def _weights(graph: Graph, weight: Tensor, bias: Tensor | None) -> list[str]:

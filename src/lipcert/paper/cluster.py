@@ -1,16 +1,13 @@
 """Rows as jobs of a Ray cluster; a row whose worker dies is started again elsewhere and resumes."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from lipcert.errors import ArgumentError, LipcertError, not_installed
-from lipcert.paper.run import Failure, Job, State, Train
-
-RETRIES = 10
-"""How often a row may lose its worker (machine gone, out of memory, killed) before it counts as failed."""
+from lipcert.cluster import RETRIES, connected
+from lipcert.errors import LipcertError
+from lipcert.paper.run import Failure, Job, Train
+from lipcert.runs.run import State
 
 
 def run_on_ray(
@@ -37,17 +34,12 @@ def run_on_ray(
     Raises:
         ArgumentError: the address is none, Ray is not installed, or the cluster cannot be reached.
     """
-    ray = _import_ray()
     open_jobs = [job for job in jobs if job.state is not State.DONE]
     say(f"{len(jobs) - len(open_jobs)} of {len(jobs)} rows done before")
     if not open_jobs:
         return ()
-    started = _connect(ray, address)
-    try:
+    with connected(address) as ray:
         return _run(ray, open_jobs, train, say, environment or {})
-    finally:
-        if started:
-            ray.shutdown()
 
 
 def _run(
@@ -88,31 +80,3 @@ def _run_job(job: Job, train: Train) -> str:
     except LipcertError as error:
         return str(error)
     return ""
-
-
-def _connect(ray: ModuleType, address: str) -> bool:
-    """Connect unless connected; returns whether this call did, and so has to close the connection."""
-    if address != "ray" and not address.startswith("ray://"):
-        raise ArgumentError(f"cluster: expected 'ray' or an address 'ray://host:port', got {address!r}")
-    if ray.is_initialized():
-        return False
-    try:
-        if address == "ray":
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        with suppress(RuntimeError):
-            ray.shutdown()
-        raise ArgumentError(f"cluster: cannot reach {address!r} ({error}); is the cluster up?") from error
-    return True
-
-
-def _import_ray() -> ModuleType:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise not_installed("cluster", "ray", "cluster") from error
-    module: ModuleType = ray
-    return module

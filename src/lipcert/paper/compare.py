@@ -4,10 +4,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from lipcert.paper.budget import PAPER, budget_label, budget_without_series, is_paper_budget
-from lipcert.paper.measure import Revised, Run, Values, percentages
+from lipcert.paper.budget import PAPER, budget_label, is_paper_budget, network_of
+from lipcert.paper.measure import Revised, Values, budget_of, on_test_images, percentages, start_of
 from lipcert.paper.render import Line, Sheet
 from lipcert.paper.tables import COLUMNS, Network, Row, Table, contradictions, tables
+from lipcert.runs.run import Run
 
 OTHER_BUDGET = (
     "Measured at another budget than the paper's (200 epochs, width 32, lr 0.1 with two drops): "
@@ -35,7 +36,7 @@ def by_network(runs: Iterable[Run]) -> dict[Network, list[Run]]:
     """Runs by what they trained."""
     found: dict[Network, list[Run]] = defaultdict(list)
     for run in runs:
-        found[run.network].append(run)
+        found[network_of(run.config)].append(run)
     return dict(found)
 
 
@@ -104,8 +105,8 @@ def _measured(
     """Lines of one group of seeds: source, values, increase."""
     if table.kind == "revised" and revise is not None:
         revised = [percentages(revise(run).accuracies) for run in group]
-        yield "estimate", _means(revised), ""
-        yield "proved", _means([run.test("best") for run in group]), ""
+        yield "estimate", means(revised), ""
+        yield "proved", means([on_test_images(run) for run in group]), ""
         yield "difference", _differences(row, revised), ""
         return
     values = [_values(table, run) for run in group]
@@ -118,15 +119,15 @@ def _measured(
         first = baseline[0].config
         if row.network.conv != "soc" and first.series != PAPER.series:
             increase += f" ({first.series} SOC)"
-    yield "measured", _means(values), increase
+    yield "measured", means(values), increase
     yield "difference", _differences(row, values), ""
-    last = [run.test("last") for run in group]
+    last = [on_test_images(run, "last") for run in group]
     if table.split == "test" and last != values:
-        yield "last epoch", _means(last), ""
+        yield "last epoch", means(last), ""
 
 
 def _values(table: Table, run: Run) -> Values:
-    return run.held_out() if table.split == "validation" else run.test("best")
+    return percentages(run.summary.held_out) if table.split == "validation" else on_test_images(run)
 
 
 def _baseline_group(
@@ -143,11 +144,11 @@ def _baseline_group(
         for other in source.rows
         if other.depth == row.depth and other.method == table.baseline
     )
-    label = budget_label if like.config.conv == "soc" else budget_without_series
+    series = like.config.conv == "soc"
     groups = [
         group
         for group in _groups(runs.get(trained_as(network), ()))
-        if label(group[0].config) == label(like.config)
+        if budget_label(group[0].config, series=series) == budget_label(like.config, series=series)
     ]
     return min(groups, key=lambda group: group[0].config.series != PAPER.series, default=())
 
@@ -157,16 +158,16 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
     def order(run: Run) -> tuple[int, float, str, int, str]:
         config = run.config
-        return config.width, run.summary.epochs, budget_label(config), config.seed, run.folder.name
+        return config.width, run.summary.epochs, budget_label(config), config.seed, run.name
 
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=order):
-        found[budget_label(run.config), run.start].append(run)
+        found[budget_label(run.config), start_of(run)].append(run)
     return list(found.values())
 
 
 def _budget(row: Row, run: Run) -> str:
-    label = run.budget
+    label = budget_of(run)
     if run.config.minutes is not None:
         label = label.replace(", ", f" ({run.summary.epochs:.1f} epochs), ", 1)
     return label if run.config.gamma == row.network.gamma else f"{label}, gamma {run.config.gamma:g}"
@@ -176,7 +177,7 @@ def _mean(values: Sequence[Values], column: str) -> float:
     return statistics.fmean(value[column] for value in values)
 
 
-def _means(values: Sequence[Values]) -> Line:
+def means(values: Sequence[Values]) -> Line:
     """Mean per column, with the standard deviation if there are several seeds."""
     cells = []
     for column in COLUMNS:

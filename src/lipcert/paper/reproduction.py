@@ -7,10 +7,11 @@ from pathlib import Path
 from lipcert.errors import ArgumentError, choose
 from lipcert.paper.budget import Budget, budget_label
 from lipcert.paper.compare import by_network, compare
-from lipcert.paper.measure import Revised, Run, finished_runs, revise
+from lipcert.paper.measure import Revised, finished_runs, revise
 from lipcert.paper.render import Sheet
-from lipcert.paper.run import Job, State, plan
+from lipcert.paper.run import Job, plan
 from lipcert.paper.tables import Network, Row, Table, tables
+from lipcert.runs.run import Run, State
 
 
 @dataclass(frozen=True)

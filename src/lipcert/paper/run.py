@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from lipcert.errors import ArgumentError, LipcertError
 from lipcert.paper.budget import Budget, network_of
 from lipcert.paper.tables import Network
-from lipcert.training.config import TrainConfig
+from lipcert.runs.config import TrainConfig
+from lipcert.runs.run import Run, State
 from lipcert.training.progress import Progress
-from lipcert.training.run_folder import CONFIG
-from lipcert.training.summary import SUMMARY
 
 
 class Train(Protocol):
@@ -22,14 +20,6 @@ class Train(Protocol):
         self, config: TrainConfig, out: Path, *, resume: bool = False, progress: Progress | None = None
     ) -> object:
         """Train to the end, or go on where a killed run stopped; leaves `summary.json` in `out`."""
-
-
-class State(StrEnum):
-    """How far a job is."""
-
-    NEW = "new"
-    BEGUN = "begun"
-    DONE = "done"
 
 
 @dataclass(frozen=True)
@@ -42,28 +32,21 @@ class Job:
     @property
     def state(self) -> State:
         """Read from the folder; raises if it holds a run with other options."""
-        if not (self.out / CONFIG).exists():
-            return State.NEW
-        found = self.begun_config()
-        # Where a run is computed does not make it another run.
-        here = replace(
-            found, devices=self.config.devices, nodes=self.config.nodes, threads=self.config.threads
-        )
-        if changes := here.changes(self.config):
-            raise ArgumentError(
-                f"out: {self.out} holds a run with other options ({'; '.join(changes)}); "
-                "choose another --out or remove that folder"
-            )
-        return State.DONE if (self.out / SUMMARY).exists() else State.BEGUN
+        run, wanted = Run.at(self.out), self.config
+        if run.state is not State.NEW:
+            # Where a run is computed does not make it another run.
+            here = replace(run.config, devices=wanted.devices, nodes=wanted.nodes, threads=wanted.threads)
+            if changes := here.changes(wanted):
+                raise ArgumentError(
+                    f"out: {self.out} holds a run with other options ({'; '.join(changes)}); "
+                    "choose another --out or remove that folder"
+                )
+        return run.state
 
     def run(self, train: Train, progress: Progress | None = None) -> None:
         """Train, or go on with what a killed process left, under the options it began with."""
         begun = self.state is State.BEGUN
-        train(self.begun_config() if begun else self.config, self.out, resume=begun, progress=progress)
-
-    def begun_config(self) -> TrainConfig:
-        """The options the run began with; they may differ in where it is computed."""
-        return TrainConfig.read(self.out / CONFIG)
+        train(Run.at(self.out).config if begun else self.config, self.out, resume=begun, progress=progress)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Kind = Literal["accuracy", "revised", "times"]
 
 @dataclass(frozen=True, order=True)
 class Network:
-    """One network of the paper; equal networks are trained once, whatever tables they stand in."""
+    """A network, such as those of the paper; equal ones are trained once, whatever tables they stand in."""
 
     dataset: str
     depth: int
@@ -25,6 +25,7 @@ class Network:
     activation: str
     head: str
     gamma: float
+    architecture: str = "lipconvnet"
 
     @property
     def key(self) -> str:
@@ -33,7 +34,7 @@ class Network:
         >>> Network("cifar10", 5, "soc", "hh1", "orthogonal", 0.5).key
         'cifar10-lipconvnet5-soc-hh1-orthogonal-cr0.5'
         """
-        parts = [self.dataset, f"lipconvnet{self.depth}", self.conv, self.activation, self.head]
+        parts = [self.dataset, f"{self.architecture}{self.depth}", self.conv, self.activation, self.head]
         return "-".join([*parts, f"cr{self.gamma:g}"] if self.gamma else parts)
 
 

@@ -99,25 +99,6 @@ def check_count(images: int, batch_size: int = 128) -> None:
         raise ArgumentError(f"count: expected at least one batch of {batch_size} images, got {images}")
 
 
-def timed_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], dict[Network, dict[str, Timing]]]:
-    """The rows of which every network has been timed, and their timings, from the files in `folder`.
-
-    Of several timings of one network one at the paper's width counts before others, then the one over most
-    images.
-    """
-    found: dict[Network, dict[str, Timing]] = {}
-    for network in dict.fromkeys(network for row in rows for network in row.networks.values()):
-        for form in FORMS:
-            files = folder.glob(f"{network.key}-w*-{form}-*images-*threads.json")
-            timings = [Timing(**json.loads(file.read_text("utf-8"))) for file in sorted(files)]
-            if timings:
-                found.setdefault(network, {})[form] = max(timings, key=lambda t: (t.width == 32, t.images))
-    complete = [
-        row for row in rows if all(len(found.get(n, {})) == len(FORMS) for n in row.networks.values())
-    ]
-    return complete, found
-
-
 def random_network(network: Network, width: int) -> nn.Module:
     """The network with random weights of seed 0, as the paper's layers compute it, ready to evaluate."""
     series: dict[str, Any] = {"series": "exponential"} if network.conv == "soc" else {}

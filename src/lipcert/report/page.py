@@ -9,13 +9,15 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from lipcert.certify.curve import RADII, shown, shown_bound
+from lipcert.certify.records import Layer
 from lipcert.errors import ArgumentError
-from lipcert.report.evidence import PROOF, Evidence
 from lipcert.report.figures import Picture, comparison_pictures, run_pictures
 from lipcert.report.gallery import gallery
 from lipcert.report.per_class import class_rows
 from lipcert.report.plots.curve import Reported
 from lipcert.report.style import to_svg
+from lipcert.report.words import PROOF, command, facts, resized, sentence
+from lipcert.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Comparison:
 COLUMNS = ("standard", *RADII)
 
 
-def render(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison] | None = None) -> str:
+def render(runs: Sequence[Run], comparisons: Mapping[str, Comparison] | None = None) -> str:
     """One page: a report on a single run, or a comparison of several.
 
     Args:
@@ -73,14 +75,14 @@ def render(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison] | Non
     return _environment().get_template(template).render(**shared, **context)
 
 
-def accuracy_line(run: Evidence) -> Line:
+def accuracy_line(run: Run) -> Line:
     """The accuracies of a run, from its records."""
-    accuracy = run.outcomes.accuracy()
+    accuracy = run.records.outcomes.accuracy()
     values = {"standard": 100 * accuracy.standard} | {k: 100 * accuracy[r] for k, r in RADII.items()}
     return Line(run.name, f"{accuracy.count:,} images, {PROOF}", values)
 
 
-def _lines(run: Evidence, comparison: Comparison) -> list[Line]:
+def _lines(run: Run, comparison: Comparison) -> list[Line]:
     lines = [accuracy_line(run)]
     if comparison.reported is not None:
         note = "as reported" + (f"; this run: {comparison.note}" if comparison.note else "")
@@ -88,19 +90,20 @@ def _lines(run: Evidence, comparison: Comparison) -> list[Line]:
     return lines
 
 
-def _one(run: Evidence, comparison: Comparison) -> dict[str, Any]:
-    shelves = [] if run.images is None else gallery(run.outcomes, run.images, run.classes)
+def _one(run: Run, comparison: Comparison) -> dict[str, Any]:
+    images = run.certified_images
+    shelves = [] if images is None else gallery(run.records.outcomes, images, run.records.classes)
     return {
         "run": run,
         "lines": _lines(run, comparison),
         "pictures": _svgs(run_pictures(run, comparison.reported)),
         "shelves": shelves,
-        "class_rows": class_rows(run.outcomes, run.classes),
-        "bound": _bound_rows(run.records.layers),
+        "class_rows": class_rows(run.records.outcomes, run.records.classes),
+        "bound": _bound_rows(run.records.header.layers),
     }
 
 
-def _several(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison]) -> dict[str, Any]:
+def _several(runs: Sequence[Run], comparisons: Mapping[str, Comparison]) -> dict[str, Any]:
     pictures = _svgs(comparison_pictures(runs))
     lines = [line for run in runs for line in _lines(run, comparisons.get(run.name, Comparison()))]
     best = {
@@ -114,11 +117,11 @@ def _several(runs: Sequence[Evidence], comparisons: Mapping[str, Comparison]) ->
         "pictures": pictures,
         "histograms": [(run.name, pictures[f"histogram{i}"]) for i, run in enumerate(runs)],
         "differences": option_differences(runs),
-        "same_images": len({(run.data_hash, len(run.outcomes)) for run in runs}) == 1,
+        "same_images": len({(run.records.data_hash, len(run.records.outcomes)) for run in runs}) == 1,
     }
 
 
-def option_differences(runs: Sequence[Evidence]) -> list[tuple[str, list[str]]]:
+def option_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Options in which the runs differ: name, and each run's value ("-" where it has none)."""
     names = list(dict.fromkeys(name for run in runs for name in run.options))
     table = [(name, [str(run.options.get(name, "-")) for run in runs]) for name in names]
@@ -136,14 +139,14 @@ class BoundRow:
     constant: str
 
 
-def _bound_rows(layers: Sequence[Mapping[str, Any]]) -> list[BoundRow]:
+def _bound_rows(layers: Sequence[Layer]) -> list[BoundRow]:
     return [
         BoundRow(
-            layer["path"],
-            layer["layer"],
-            layer["operator"],
-            "×".join(map(str, layer["input_shape"])),
-            near_one(layer["lipschitz"]),
+            layer.path,
+            layer.layer,
+            layer.operator,
+            "×".join(map(str, layer.input_shape)),
+            near_one(layer.lipschitz),
         )
         for layer in layers
     ]
@@ -177,6 +180,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"shown": shown, "shown_bound": shown_bound}
+    environment.filters |= {"sentence": sentence, "command": command, "facts": facts, "resized": resized}
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     return environment
 

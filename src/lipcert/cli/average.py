@@ -1,0 +1,49 @@
+"""lipcert average: one proved network from several, or from one and its mirror image."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipcert.cli.completion import network_names
+from lipcert.cli.console import say
+from lipcert.runs.naming import find_run
+
+EXAMPLES = """
+Examples:
+
+lipcert average runs/a --mirrored --out best.proved.safetensors
+
+lipcert average runs/a runs/b runs/c --mirrored --out best.proved.safetensors
+"""
+
+
+def average(
+    named: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="NETWORK...",
+            help="Folders of runs, .safetensors files, or names of `lipcert zoo list`.",
+            autocompletion=network_names,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The proved file to write.")],
+    mirror: Annotated[
+        bool, typer.Option("--mirrored", help="Average over every image and its mirror image too.")
+    ] = False,
+) -> None:
+    """Average the logits of networks with the same classes. What is proved of them carries over."""
+    runs = [find_run(name) for name in named]
+
+    from lipcert.certify.averages import average as average_of
+    from lipcert.certify.averages import mirrored
+    from lipcert.certify.curve import shown_bound
+
+    network = runs[0].network if len(runs) == 1 else average_of([run.network for run in runs])
+    network = mirrored(network) if mirror else network
+    network.save(out)
+    say(f"{out}: {network.name}, {out.stat().st_size / 1e6:.1f} MB, SHA-256 {network.hash[:16]}...")
+    say(f"Proved Lipschitz bound {shown_bound(network.lipschitz)}. Certify with it: lipcert certify {out}")
+
+
+average.__doc__ = f"{average.__doc__}\n{EXAMPLES}"

@@ -1,0 +1,138 @@
+"""From a picture file, or its bytes, to what a network takes, and from a certificate back to the picture."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.certify.certificates import Certificates
+from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.resized import ResizeBound, bound_resize
+from lipcert.data.image import centre_square, decode, open_picture
+from lipcert.data.resize import resize_matrix, resize_square
+from lipcert.errors import ArgumentError, DataError
+from lipcert.operators import Shape
+
+LUMA = np.array([19595, 38470, 7471]) / 65536
+"""Weights of red, green and blue in a grey picture: ITU-R BT.601, as in Pillow. They sum to exactly 1."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a network takes it.
+
+    Attributes:
+        pixels: (C, S, S), float64 in [0, 1].
+        sha256: of the file.
+        size: width and height of the file's picture, upright.
+    """
+
+    pixels: Tensor
+    sha256: str
+    size: tuple[int, int]
+
+    @property
+    def resized_from(self) -> str | None:
+        """Its size before ("640x480"), None if that did not change."""
+        width, height = self.size
+        return None if (height, width) == self.pixels.shape[1:] else f"{width}x{height}"
+
+    @property
+    def bound(self) -> ResizeBound:
+        """How far the way from file to network can pull two pictures apart."""
+        channels, size, _ = self.pixels.shape
+        return _bound(min(self.size), size, channels)
+
+
+def check_shape(shape: Shape) -> None:
+    """Raise an ArgumentError for a network that takes something else than square grey or colour pictures."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
+        raise ArgumentError(
+            f"images: the network takes {'x'.join(map(str, shape))}, but pictures are square, with 1 or 3 "
+            "channels; use ProvedNetwork.certify"
+        )
+
+
+def read_picture(
+    source: Path | BinaryIO, shape: Shape, *, resize: bool = True, name: str | None = None
+) -> Picture:
+    """Read a file as a network for images of `shape` takes it.
+
+    The centre square is cut out and resized in float64; nothing is rounded to 8 bits on the way.
+
+    Args:
+        source: a file, or its content, open for reading.
+        shape: (C, S, S), C being 1 or 3.
+        resize: else refuse pictures of other sizes.
+        name: of the picture, for errors; else its path.
+
+    Raises:
+        DataError: it is no picture, is damaged or too large, or has another size and may not be resized.
+    """
+    if isinstance(source, Path):
+        with open_picture(source) as file:
+            return read_picture(file, shape, resize=resize, name=name or str(source))
+    name = name or "picture"
+    sha256 = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+    source.seek(0)
+    whole = decode(source, name)
+    channels, side, _ = shape
+    height, width = whole.shape[:2]
+    if (height, width) != (side, side) and not resize:
+        raise DataError(
+            f"{name}: is {width}x{height}, but the network takes {side}x{side}; leave out --no-resize"
+        )
+    pixels = resize_square(centre_square(whole), side)
+    if channels == 1:
+        pixels = pixels @ LUMA[:, None]
+    found = torch.from_numpy(pixels.clip(0, 1)).permute(2, 0, 1).contiguous()
+    return Picture(found, sha256, (width, height))
+
+
+def as_levels(picture: Picture) -> tuple[Tensor, str | None]:
+    """The picture rounded to 8 bits, uint8 (C, S, S), and its size before it was resized."""
+    return (picture.pixels * 255).round().to(torch.uint8), picture.resized_from
+
+
+def answers(
+    network: ProvedNetwork, pictures: Sequence[Picture], certificates: Certificates
+) -> list[dict[str, Any]]:
+    """What is certified about pictures, for people and programs; null stands for an infinite number."""
+    names = [*network.classes, None]  # -1 is the runner-up of a single class
+    return [
+        {
+            "prediction": network.classes[prediction],
+            "runner_up": names[runner_up],
+            "margin": _finite(margin),
+            "rounding": rounding,
+            "radius": _finite(radius),
+            "resized_from": picture.resized_from,
+            "radius_original": _finite(picture.bound.radius_before(radius)) if picture.resized_from else None,
+            "network_sha256": network.hash,
+        }
+        for picture, prediction, runner_up, margin, rounding, radius in zip(
+            pictures,
+            certificates.prediction.tolist(),
+            certificates.runner_up.tolist(),
+            certificates.margin.tolist(),
+            certificates.rounding.tolist(),
+            certificates.radius.tolist(),
+            strict=True,
+        )
+    ]
+
+
+@lru_cache(maxsize=256)
+def _bound(side: int, size: int, channels: int) -> ResizeBound:
+    return bound_resize(torch.from_numpy(resize_matrix(side, size).copy()), channels)
+
+
+def _finite(value: float) -> float | None:
+    return None if value == math.inf else value

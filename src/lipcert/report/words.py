@@ -1,0 +1,81 @@
+"""What a report says about a run in words, from its files; no network is run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lipcert.certify.curve import RADII
+from lipcert.data.sources import NAMES
+from lipcert.runs.run import Run
+
+PROOF = "proved, rounding included"
+"""What radii rest on."""
+
+
+def sentence(run: Run) -> str:
+    """The whole result in one sentence."""
+    records = run.records
+    accuracy = records.outcomes.accuracy()
+    first = next(iter(RADII))
+    images = f"{accuracy.count:,} {records.data} test images"
+    return (
+        f"{records.network} classifies {accuracy.standard:.1%} of {images} correctly; for "
+        f"{accuracy[RADII[first]]:.1%} it is proved that no change of l2 norm up to {first} can alter that."
+    )
+
+
+def resized(run: Run) -> str:
+    """What the radii say about the pictures of a folder, which may have had other sizes; else nothing."""
+    records = run.records
+    if records.data in NAMES:
+        return ""
+    side = records.header.input_shape[-1]
+    return (
+        f"Radii are about pictures of {side}x{side} pixels, the size that the network takes. Pictures of "
+        "another size were cut to their centre square, resized and rounded to 8 bits; for the pixels of the "
+        "files these radii prove nothing. `lipcert certify NETWORK --images FOLDER` proves a radius for them "
+        f"too: for a picture whose shorter side has s pixels, about s / {side} times as large."
+    )
+
+
+def command(run: Run) -> str:
+    """What to type to make it again: the training, then the certificates."""
+    # A single command may have done both.
+    commands = dict.fromkeys([str(run.environment.get("command", "")), run.records.header.command])
+    return "\n".join(command for command in commands if command)
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Where every number comes from, as names and values."""
+    records, machine = run.records, run.environment
+    made = records.header
+    rows = [
+        ("Network", records.network),
+        ("Proved file", f"{records.network_file.name}, SHA-256 {records.network_hash}"),
+        ("Images", f"{records.data}, {len(records.outcomes):,} test images, SHA-256 {records.data_hash}"),
+        ("Proof", PROOF),
+        ("Certified with", f"lipcert {made.lipcert}, torch {made.torch}, python {made.python}"),
+        ("Certified on", made.machine),
+        (
+            "Trained with",
+            ", ".join(f"{k} {machine[k]}" for k in ("lipcert", "torch", "python") if k in machine),
+        ),
+        ("Trained on", ", ".join(str(machine[k]) for k in ("cpu", "system") if k in machine)),
+        ("Threads", str(machine.get("threads", ""))),
+        ("Training time", _duration(run.metrics)),
+        ("Started from", _start(machine.get("started_from"))),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _start(start: Mapping[str, Any] | None) -> str:
+    if start is None:
+        return ""
+    known = "" if start["epochs"] is None else f", trained for {start['epochs']:g} epochs"
+    return f"{start['network']}{known}, SHA-256 {start['weights_sha256']}"
+
+
+def _duration(epochs: Sequence[Mapping[str, Any]]) -> str:
+    if not epochs:
+        return ""
+    seconds, speed = float(epochs[-1]["elapsed"]), float(epochs[-1]["images_per_second"])
+    return f"{seconds:,.0f} s for {epochs[-1]['epoch']:g} epochs, {speed:,.0f} images per second"

@@ -1,0 +1,1 @@
+"""A small HTTP service: post a picture, get its class and a proved radius (extra `serve`)."""

@@ -1,0 +1,1 @@
+"""What only this repository needs: records, results, benchmarks, pictures; not part of the package."""
