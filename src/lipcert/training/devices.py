@@ -1,11 +1,13 @@
 """Devices, precision and processes, all carried by lightning-fabric."""
 
+import gc
 import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -158,6 +160,7 @@ def process_group() -> Iterator[None]:
         yield
     except Interrupted as interruption:
         if not isinstance(interruption, StoppedAtOnce):
+            clear_frames(interruption.__traceback__)  # they hold the model
             _close(owned)
         raise
     # Not after another error: with a process gone, closing would wait for it.
@@ -166,4 +169,7 @@ def process_group() -> Iterator[None]:
 
 def _close(owned: bool) -> None:
     if owned and torch.distributed.is_initialized():
+        # First the model: a DDP module that holds the last reference to the group would wait for its threads
+        # without releasing the GIL, which they may need to end.
+        gc.collect()
         torch.distributed.destroy_process_group()
