@@ -1,7 +1,7 @@
 """Makes a network of the zoo from a finished run: compact weights, a proved file, its certificates,
 and a card with the numbers.
 
-    python -m tools.make_zoo runs/paper/NAME-OF-RUN lipconvnet5-cifar10
+    python -m tools.make_zoo runs/paper/NAME-OF-RUN lipconvnet5-cifar10 [--mirrored]
     lipcert audit lipconvnet5-cifar10 --count 1000 --out audits/lipconvnet5-cifar10
     python -m tools.make_zoo --audit audits/lipconvnet5-cifar10 lipconvnet5-cifar10
 
@@ -36,15 +36,16 @@ from lipcert.zoo import CERTIFICATES
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import card as card_of
 
+RESULTS = Path(__file__).parents[1] / "results"
 LARGEST = 20e6
 """Bytes of one file."""
 
 
-def make(run_folder: Path, name: str) -> dict[str, Any]:
+def make(run_folder: Path, name: str, *, mirrored: bool) -> dict[str, Any]:
     run = finished_run(run_folder)
     start = _start(run)
     lc.save(load_weights(run_folder / "best.safetensors"), ZOO / f"{name}.safetensors", compact=True)
-    card = proved(name, run.config.data)
+    card = proved(name, run.config.data, mirrored=mirrored)
     printed = reported_rows().get(network_of(run.config))
     return card | {
         "paper": list(printed[1].reported.values()) if printed else None,
@@ -67,14 +68,15 @@ def make(run_folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def proved(name: str, data: str) -> dict[str, Any]:
+def proved(name: str, data: str, *, mirrored: bool) -> dict[str, Any]:
     """Prove the weights that ship, write the proved file, and certify the test set with it."""
     model, images = load_weights(ZOO / f"{name}.safetensors"), load_data(data, split="test")
     file = ZOO / f"{name}.proved.safetensors"
-    lc.prove(model, classes=images.classes).save(file)
+    network = lc.prove(model, classes=images.classes)
+    (lc.mirrored(network) if mirrored else network).save(file)
     if file.stat().st_size > LARGEST:
         raise SystemExit(f"{file}: {file.stat().st_size / 1e6:.1f} MB, at most {LARGEST / 1e6:.0f} ship")
-    return {"weights_sha256": weights_hash(model)} | certified(name, images)
+    return {"weights_sha256": weights_hash(model), "mirrored": mirrored} | certified(name, images)
 
 
 def certified(name: str, images: Dataset) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def certified(name: str, images: Dataset) -> dict[str, Any]:
 
 
 def _start(run: Run) -> dict[str, Any] | None:
-    """What the run started from, with the cost that its card tells, or the new card that replaced it."""
+    """What the run started from, with its cost: from the card that it had or has, else from its record."""
     if run.config.start_from is None:
         return None
     start = run.environment.get("started_from", {"weights_sha256": None})
@@ -120,7 +122,20 @@ def _start(run: Run) -> dict[str, Any] | None:
         if card["weights_sha256"] == start["weights_sha256"]:
             spent = {key: before[key] + training[key] for key in ("epochs", "hours")}
             return {**start, "network": card["name"], "run": training["run"], **spent}
-    raise SystemExit(f"{run.folder}: started from a network that does not ship, so its cost is not known")
+    for record in RESULTS.glob("*/best.safetensors"):
+        if weights_hash(load_weights(record)) == start["weights_sha256"]:
+            earlier = finished_run(record.parent)
+            return {
+                **start,
+                "network": earlier.name,
+                "run": earlier.name,
+                "epochs": earlier.summary.epochs,
+                "hours": earlier.hours,
+            }
+    raise SystemExit(
+        f"{run.folder}: started from a network that neither ships nor has its weights in results/, so its "
+        "cost is not known"
+    )
 
 
 def add_audit(card: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -137,6 +152,7 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
     parser.add_argument("name", help="name in the zoo")
+    parser.add_argument("--mirrored", action="store_true", help="average over image and mirror image")
     parser.add_argument("--audit", type=Path, help="folder that lipcert audit wrote; adds its verdict")
     parser.add_argument("--again", action="store_true", help="prove and certify the weights that ship again")
     parser.add_argument("--certify", action="store_true", help="certify the proved file that ships again")
@@ -149,11 +165,11 @@ def main() -> None:
         card = known | certified(options.name, load_data(known["data"], split="test"))
     elif options.again:
         known = card_of(options.name)
-        card = known | proved(options.name, known["data"])
+        card = known | proved(options.name, known["data"], mirrored=known.get("mirrored", False))
         if card["network_sha256"] != known.get("network_sha256"):
             card["audit"] = None  # of another network
     elif options.run:
-        card = make(options.run, options.name)
+        card = make(options.run, options.name, mirrored=options.mirrored)
     else:
         parser.error("expected the folder of a run, --audit, --again or --certify")
     path.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
