@@ -13,7 +13,16 @@ from lipcert.kernels.series import SERIES
 from lipcert.models.freezing import FrozenNetwork, fastest
 from lipcert.nn import ACTIVATIONS, CONVOLUTIONS, SOC
 from lipcert.nn.checks import allowed_difference
-from lipcert.operators import Matrix, Operator, Reshape, Sequence, SkewPolynomial, SpaceToDepth
+from lipcert.operators import (
+    CircularConvolution,
+    Matrix,
+    Operator,
+    Reshape,
+    Sequence,
+    SkewPolynomial,
+    SpaceToDepth,
+    SpectralConvolution,
+)
 from tests.contracts.dense import dense_matrix, rounding
 
 convolutions = pytest.mark.parametrize("conv", CONVOLUTIONS)
@@ -169,3 +178,23 @@ def test_a_polynomial_behind_a_layer_that_autocast_made_bfloat16() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         # bfloat16 has 8 bits; logits of images this size are of order 1.
         torch.testing.assert_close(frozen(images).float(), model(images).float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(("channels", "side", "is_spectral"), [(160, 2, True), (320, 4, True), (8, 4, False)])
+def test_circular_convolutions_of_many_channels_run_by_frequency(
+    channels: int, side: int, is_spectral: bool
+) -> None:
+    torch.manual_seed(0)
+    operator = CircularConvolution(
+        torch.randn(channels, channels, 3, 3, dtype=torch.float64), torch.randn(channels, dtype=torch.float64)
+    )
+    found = fastest(operator, (channels, side, side))
+    assert isinstance(found, SpectralConvolution) is is_spectral
+    x = torch.randn(2, channels, side, side, dtype=torch.float64)
+    torch.testing.assert_close(found.apply(x), operator.apply(x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("steps", [{"stride": 2}, {"groups": 2}, {"dilation": 3}])
+def test_strided_grouped_and_dilated_ones_stay_as_they_are(steps: dict[str, int]) -> None:
+    operator = CircularConvolution(torch.randn(320, 320 // steps.get("groups", 1), 3, 3), None, **steps)
+    assert fastest(operator, (320, 4, 4)) is operator

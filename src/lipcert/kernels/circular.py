@@ -6,6 +6,9 @@ from torch import Tensor
 
 from lipcert.kernels.constants import constant
 
+SMALL_MAP = 4
+"""Sides up to which a convolution runs on maps in torch's own order of memory."""
+
 
 def circular_pad(x: Tensor, padding: int) -> Tensor:
     """Wrap the map around by `padding` pixels on each side, also when it is smaller than that.
@@ -58,9 +61,10 @@ def circular_conv2d(
     padding = dilation * (kernel.shape[-1] // 2)
     if not padding and stride == groups == 1:
         return pointwise(x, kernel[:, :, 0, 0])
-    # Borders are long runs of memory where channels come last, and oneDNN prefers that order.
-    x = circular_pad(_channels_last(x), padding)
-    return F.conv2d(x, kernel, stride=stride, dilation=dilation, groups=groups)
+    # Borders are long runs of memory where channels come last, and oneDNN prefers that order, but for the
+    # smallest maps, which it convolves up to twice as fast in torch's own.
+    x = x.contiguous() if max(x.shape[2:]) <= SMALL_MAP else _channels_last(x)
+    return F.conv2d(circular_pad(x, padding), kernel, stride=stride, dilation=dilation, groups=groups)
 
 
 def circular_conv_transpose2d(
