@@ -380,3 +380,13 @@ def test_weights_that_are_not_finite_certify_nothing(tmp_path: Path) -> None:
     ProvedNetwork(damaged, SHAPE, proved.classes).save(tmp_path / "net")
     with pytest.raises(lc.errors.LipcertError, match=r"not finite|too near to overflow"):
         read_network(tmp_path / "net").certify(torch.rand(1, *SHAPE))
+
+
+def test_a_map_that_would_use_up_memory_is_refused(tmp_path: Path) -> None:
+    def enlarge(description: dict[str, Any]) -> None:
+        parts = description["operator"]["parts"]
+        repeat = {"kind": "Repeat", "block": [200_000, 200_000]}
+        parts.insert(0, parts[0] | {"operator": repeat, "lipschitz": 2e5, "relative": 0.0, "absolute": 0.0})
+
+    with pytest.raises(CheckpointError, match="more than 67,108,864 numbers"):
+        read_network(forge(tmp_path / "file", enlarge))

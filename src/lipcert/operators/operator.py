@@ -27,6 +27,8 @@ class RoundingError:
 
 LARGEST_RADIUS = 1e6
 """Rounding errors grow with the ball, so no radius beyond this is claimed: far beyond any image."""
+LARGEST_MAP = 2**26
+"""Numbers of one image between two operators; a file that asks for more would only use up memory."""
 EXACT = RoundingError(0.0, 0.0)
 """Of operators that move numbers, or compare them, and round none."""
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.operators.linear import Matrix
-from lipcert.operators.operator import Operator, RoundingError, Shape
+from lipcert.operators.operator import LARGEST_MAP, Operator, RoundingError, Shape
 from lipcert.operators.tree import Concatenation, Sequence, WeightedSum
 
 
@@ -56,7 +56,10 @@ class Proved(Operator):
         """That of the operator; raises for another shape than the proof's."""
         if tuple(input_shape) != self.input_shape:
             raise self._refuse(f"shape {self.input_shape}, which it was proved for", input_shape)
-        return self.operator.output_shape(input_shape)
+        made = self.operator.output_shape(input_shape)
+        if math.prod(made) > LARGEST_MAP:
+            raise ArgumentError(f"{self.layer} makes {made}, more than {LARGEST_MAP:,} numbers")
+        return made
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
         """The stored constant."""
