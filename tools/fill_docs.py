@@ -30,7 +30,7 @@ from lipcert.runs.run import Run
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import card as card_of
 from lipcert.zoo import certificates
-from tools import results
+from tools import lab, results
 from tools.bench.tables import (
     degrees,
     image_sizes,
@@ -205,6 +205,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper-tables": lambda: "\n".join(markdown(sheet) for _, sheet, _ in paper_tables() if sheet),
     "not-run": lambda: results.not_run(records(), {t.name: missing for t, _, missing in paper_tables()}),
     "machines": lambda: results.machines(records()),
+    "lab-dial": lambda: lab.table("dial"),
+    "lab-recipe": lambda: lab.table("recipe"),
 }
 
 
@@ -242,6 +244,7 @@ def main(arguments: list[str]) -> int:
             path.write_text(text)
     if not check:
         draw_curves()
+        write_png(lab.dial_figure(), RESULTS / "lab-dial.png")
     return int(check and bool(changed))
 
 

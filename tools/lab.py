@@ -18,9 +18,11 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from lipcert.certify.curve import RADII
 from lipcert.machine import cpu_model
+from lipcert.report.style import drawing, stroke
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.metrics import read_metrics
 from lipcert.training.devices import make_fabric
@@ -139,6 +141,33 @@ def table(study: str) -> str:
         "the fast recipe unless a trial says otherwise; percent of 5,000 held-out images, estimates. ± is "
         f"the standard deviation over seeds. Measured on {' and '.join(sorted(machines))}."
     )
+
+
+def dial_figure() -> Figure:
+    """Accuracy against certified accuracy at the largest radius; a line joins the settings of one loss."""
+    radius = list(RADII)[-1]
+    lines: dict[str, list[tuple[float, float, str]]] = {}
+    for label in STUDIES["dial"].trials:
+        loss, _, setting = label.partition(", ")
+        found = [trial["held_out"] for trial in read_trials() if trial["trial"] == label]
+        if found:
+            clean = 100 * mean(each["standard"] for each in found)
+            certified = 100 * mean(each["certified"][radius] for each in found)
+            lines.setdefault(loss, []).append((certified, clean, setting))
+    with drawing():
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for position, (loss, points) in enumerate(lines.items()):
+            look = stroke(position)
+            axes.plot(
+                [x for x, _, _ in points], [y for _, y, _ in points],
+                label=loss, color=look.colour, linestyle=look.line, marker=look.marker,
+            )  # fmt: skip
+            for x, y, setting in points:
+                axes.annotate(setting, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
+        axes.set(xlabel=f"right and certified at {radius}, % of held-out images", ylabel="right, %")
+        axes.legend(loc="lower left")
+        return figure
 
 
 def main() -> None:
