@@ -21,7 +21,7 @@ from lipcert import operators as op
 from lipcert.certify.independent import Leaf, Network, derive_constants, evaluate, read_network
 from lipcert.certify.independent.norms import circular_norm_bound, norm_bound
 from lipcert.certify.independent.skew import modulus_bound, skew_norm_bound, skew_taps
-from lipcert.certify.independent.tree import Combinator
+from lipcert.certify.independent.tree import Combinator, output_shape
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import _prove
 from lipcert.errors import CheckpointError
@@ -320,6 +320,35 @@ def test_numbers_that_overflow_are_no_bound_and_no_crash(
     assert not constants.leaves[0] < 1e200
     found = evaluate(network, constants, np.ones((2, *shape)))
     assert not (found.error < 1e100).any()
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-300, 1.0])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_circular_convolutions_of_huge_numbers(size: float, stride: int) -> None:
+    kernel = np.full((2, 2, 3, 3), 1.0)
+    expected = circular_norm_bound(kernel, 4, 4, stride)
+    with np.errstate(over="ignore"):
+        found = circular_norm_bound(kernel * size, 4, 4, stride)
+    assert found == (math.inf if size == 1e308 else pytest.approx(expected * size, rel=1e-12))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "shape"),
+    [
+        ("HouseholderOrder", {"theta": np.zeros(2), "widths": np.zeros((2, 0, 2))}, (4,)),
+        ("HouseholderND", {"vectors": np.ones((0, 2, 2))}, (4,)),
+        ("Pool", {"function": "average", "window": (2**14,) * 2, "stride": (2**14,) * 2,
+                  "padding": (2**13,) * 2}, (1, 8, 8)),
+        ("Convolution", {"kernel": np.ones((1, 1, 2, 2)), "bias": None, "stride": (1, 1), "groups": 1,
+                         "padding": (2**40,) * 2, "dilation": (2**41,) * 2}, (1, 8, 8)),
+    ],
+)  # fmt: skip
+def test_operators_of_odd_sizes_are_refused(
+    kind: str, values: dict[str, object], shape: tuple[int, ...]
+) -> None:
+    leaf = Leaf(0, kind, values, "layer", "Layer", shape, 1.0)
+    with pytest.raises(ValueError, match=f"a {kind} whose numbers do not fit inputs of shape"):
+        output_shape(leaf, shape)
 
 
 def test_the_residual_of_a_factorisation_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import lipcert as lc
-from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.network import ProvedNetwork, leaves
 from lipcert.errors import ArgumentError, LipcertError, NotProvedError
 from lipcert.kernels.series import SERIES
 from lipcert.models.lipconvnet import LipConvnet
@@ -23,6 +24,7 @@ from lipcert.operators import (
     Householder,
     HouseholderND,
     Matrix,
+    Mirror,
     Operator,
     Sequence,
     Shape,
@@ -391,12 +393,65 @@ def test_a_network_is_made_of_proved_operators_only() -> None:
     assert ProvedNetwork(proved, (2,), ("a", "b")).lipschitz == 1.0
 
 
-@pytest.mark.parametrize("change", [nn.utils.weight_norm, lambda layer: prune.identity(layer, "weight")])
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [nn.utils.weight_norm, nn.utils.spectral_norm, lambda layer: prune.identity(layer, "weight")],
+    ids=["weight norm", "spectral norm", "prune"],
+)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_weights_that_a_hook_computes_are_refused(change: Callable[[nn.Linear], nn.Module]) -> None:
+def test_weights_that_a_hook_computes_are_refused(
+    change: Callable[[nn.Linear], nn.Module], has_run: bool
+) -> None:
     model = nn.Sequential(nn.Flatten(), change(nn.Linear(4, 2)))
-    with pytest.raises(NotProvedError, match=r"computed by a hook|cannot be copied"):
+    if has_run:
+        model(torch.rand(1, 1, 2, 2))  # leaves the weight with a graph, which torch does not copy
+    with pytest.raises(NotProvedError, match=r"^1: .*computed by a hook .*remove_spectral_norm"):
         lc.prove(model, (1, 2, 2))
+
+
+class Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.head(x.flatten(1))
+        if self.training:
+            self.features = features
+        return features
+
+
+def test_a_result_that_a_module_keeps_does_not_hinder_a_proof() -> None:
+    model, images = Remembers(), torch.rand(3, 1, 2, 2, dtype=torch.float64)
+    model(torch.rand(5, 1, 2, 2))
+    with torch.no_grad():
+        expected = copy.deepcopy(model.head).double()(images.flatten(1))
+    torch.testing.assert_close(lc.prove(model, (1, 2, 2)).logits(images), expected, rtol=0, atol=1e-15)
+
+
+def deep(blocks: int) -> nn.Module:
+    body: nn.Module = nn.ReLU()
+    for _ in range(blocks):
+        body = lc.Residual(nn.Sequential(nn.ReLU(), body))
+    return nn.Sequential(body, nn.Flatten())
+
+
+@pytest.mark.parametrize("blocks", [49, 60, 200])
+def test_what_is_nested_too_deeply_for_a_file_is_refused_at_once(blocks: int) -> None:
+    expected = r"^model: its blocks are nested more than 100 deep, .*; put them one after the other"
+    with pytest.raises(NotProvedError, match=expected):
+        lc.prove(deep(blocks), (1, 2, 2))
+
+
+def test_what_can_be_proved_can_be_saved(tmp_path: Path) -> None:
+    proved = lc.prove(deep(48), (1, 2, 2))
+    proved.save(tmp_path / "deep.safetensors")
+    assert lc.load(tmp_path / "deep.safetensors").operator == proved.operator
+    for _ in range(3):
+        proved = lc.mirrored(proved)
+    with pytest.raises(ArgumentError, match=r"^network: its blocks are nested more than 100 deep, .*; put"):
+        proved.save(tmp_path / "deeper.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -405,10 +460,11 @@ def test_weights_that_a_hook_computes_are_refused(change: Callable[[nn.Linear], 
         (None, (1, 2, 2), None, "model: expected a torch.nn.Module, got NoneType"),
         (nn.Linear(4, 2), 5, None, r"input_shape: expected integers such as \(3, 32, 32\), got 5"),
         (nn.Linear(4, 2), (0,), None, "input_shape: expected positive sides"),
-        (nn.Linear(4, 2), (4,), 5, "classes: expected 2 names, one for each logit, got 5"),
-        (nn.Linear(4, 2, device="meta"), (4,), None, "model: cannot be copied and converted to float64"),
+        (nn.Flatten(), (2, 1, 1), 5, "classes: expected 2 names, one for each logit, got 5"),
+        (nn.Linear(4, 2, device="meta"), (1, 1, 4), None, "model: cannot be copied and converted to float64"),
+        (nn.Linear(4, 2), (4,), None, r"input_shape: expected \(C, H, W\) of one image, got \(4,\)"),
     ],
-    ids=["none", "number", "empty", "classes", "meta"],
+    ids=["none", "number", "empty", "classes", "meta", "vectors"],
 )
 def test_arguments_of_another_kind_are_refused(model: Any, shape: Any, classes: Any, message: str) -> None:
     with pytest.raises(LipcertError, match=message):
@@ -439,3 +495,15 @@ def test_the_classifier_as_a_module_has_its_logits_and_gradients(
     assert gradient.abs().sum() > 0
     assert not module.training
     assert module.float().double()(images.detach().double()).dtype == torch.float64
+
+
+def test_the_module_of_an_average_has_no_proofs_in_its_branches() -> None:
+    """Each branch is in the form that is fast, as the network alone is."""
+    proved = lc.prove(network())
+    alone, both = proved.module(), lc.mirrored(proved).module()
+    kinds = [type(leaf) for leaf in leaves(alone.operator)]
+    found = [type(leaf) for leaf in leaves(both.operator)]
+    assert Matrix in kinds and SkewPolynomial not in kinds  # noqa: PT018
+    assert [kind for kind in found if kind is not Mirror] == 2 * kinds
+    images = torch.rand(3, *SHAPE)
+    torch.testing.assert_close(both(images).double(), lc.mirrored(proved).logits(images), rtol=0, atol=1e-4)

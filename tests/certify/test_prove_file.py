@@ -17,7 +17,7 @@ import lipcert as lc
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.network_file import KEY, NO_HASH, read_network, to_bytes
 from lipcert.errors import CheckpointError
-from lipcert.operators import KINDS, Sequence
+from lipcert.operators import KINDS, Reshape, Sequence
 from tests.operators.cases import CASES, Frozen
 
 SHAPE = (1, 2, 2)
@@ -113,12 +113,12 @@ def hashed(path: Path) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_every_operator_comes_back(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    model = nn.Sequential(Frozen(case.build()), lc.Flatten())
-    proved = lc.prove(model, case.shape)
+    model = nn.Sequential(Frozen(Reshape(case.shape)), Frozen(case.build()), lc.Flatten())
+    proved = lc.prove(model, (math.prod(case.shape), 1, 1))
     proved.save(tmp_path / "net")
     loaded = read_network(tmp_path / "net")
     assert loaded.operator == proved.operator
-    x = torch.randn(3, *case.shape, dtype=torch.float64)
+    x = torch.randn(3, *proved.input_shape, dtype=torch.float64)
     assert torch.equal(loaded.operator.apply(x), proved.operator.apply(x))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import lipcert as lc
 from lipcert.errors import ArgumentError, LipcertError, NotProvedError
@@ -47,6 +48,15 @@ def parts() -> dict[str, nn.Module]:
 
 def _used_three_times(m: Any, y: Tensor, x: Tensor) -> Tensor:
     return m.wide(torch.cat([y, y + x], 1).flatten(1)) + m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
+def _taken_apart(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    a, b, c = x.chunk(3, -1)  # of 3, 3 and 2 numbers
+    return a, b, c
+
+
+def _three(m: Any, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return m.head(torch.cat([c, b - 2 * a, a], 1))  # type: ignore[no-any-return]
 
 
 FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -92,6 +102,29 @@ FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "upsampling": lambda m, x: m.head(F.avg_pool2d(F.interpolate(x, scale_factor=2), 2).flatten(1)),
     "upsampling to a size": lambda m, x: m.head(F.max_pool2d(F.interpolate(x, (4, 6)), (2, 3)).flatten(1)),
     "dropout in evaluation": lambda m, x: m.head(F.dropout(x, 0.5, m.training).flatten(1)),
+    "dropout of channels": lambda m, x: m.head(
+        F.dropout2d(F.dropout(m.conv(x), training=m.training, p=0.1), 0.5, m.training).flatten(1)
+    ),
+    "sum with a factor": lambda m, x: m.head(
+        (torch.add(x, m.conv(x), alpha=3) + x.add(x, alpha=-0.5) + torch.add(x, 2, alpha=0.25)).flatten(1)
+    ),
+    "difference with a factor": lambda m, x: m.head(
+        (torch.sub(x, m.conv(x), alpha=0.3) + torch.sub(x, 2, alpha=0.25) - x.sub(x, alpha=0)).flatten(1)
+    ),
+    "concatenation from the end": lambda m, x: (
+        m.wide(torch.cat((x, m.conv(x)), dim=-3).flatten(-3))
+        + m.wide(torch.cat([x.flatten(1, 3), x.flatten(-3, -1)], -1))
+    ),
+    "contiguous": lambda m, x: m.head(
+        x.permute(0, 2, 3, 1).contiguous().view(x.size(0), -1).contiguous(memory_format=torch.preserve_format)
+    ),
+    "chunks": lambda m, x: m.head(
+        torch.cat([x.chunk(2, 1)[1], torch.chunk(x, chunks=2, dim=-3)[0]], 1).flatten(1)
+    ),
+    "chunks of unequal length": lambda m, x: _three(m, *_taken_apart(m.inner(x.flatten(1)))),
+    "splits": lambda m, x: m.head(
+        torch.cat([torch.split(x.flatten(1), [3, 5], 1)[1], x.flatten(1).split(3, dim=1)[-3]], -1)
+    ),
     "view": lambda m, x: m.head(x.view(x.size(0), -1)),
     "reshape": lambda m, x: m.head(x.reshape(x.shape[0], 4, -1).reshape(-1, 8)),
     "sizes": lambda m, x: m.head(x.view(-1, x.size(1) * x.shape[2] * x.size(dim=3))) / x.shape[1],
@@ -221,7 +254,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "bilinear": (lambda m, x: F.interpolate(x, scale_factor=2, mode="bilinear"), "only mode='nearest'"),
     "half a pixel": (
         lambda m, x: F.interpolate(x, scale_factor=1.5),
-        "only whole factors have a proved bound",
+        "only whole factors up to 40 have a proved bound",
     ),
     "softplus that jumps": (
         lambda m, x: F.softplus(x, 1, 0.1),
@@ -242,10 +275,42 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
         "the function leaky_relu with such arguments in Own has no proved bound",
     ),
     "in place": (lambda m, x: x.add_(1), "the function add_ in Own has no proved bound"),
-    "sum with a factor": (
-        lambda m, x: torch.add(x, x, alpha=3),
-        "the function add in Own has no proved bound",
+    "sum with an activation as factor": (
+        lambda m, x: torch.add(x, x, alpha=x),
+        "the function add with such arguments in Own has no proved bound",
     ),
+    "sum of a tensor with a factor": (
+        lambda m, x: torch.sub(x, m.calls, alpha=2),
+        "the function sub with such arguments in Own has no proved bound",
+    ),
+    "concatenation of the batch": (
+        lambda m, x: torch.cat([x, x], -4),
+        "a concatenation along another axis than the channels in Own has no proved bound",
+    ),
+    "no such axis": (
+        lambda m, x: torch.cat([x, x], -7),
+        "the function cat with such arguments in Own has no proved bound",
+    ),
+    "no such axis of a flip": (
+        lambda m, x: x.flip(-5),
+        "the function flip with such arguments in Own has no proved bound",
+    ),
+    "chunks of rows": (lambda m, x: x.chunk(2, 2)[0], "a chunk of something else than channels in Own"),
+    "chunks of the batch": (lambda m, x: x.split(1)[0], "a split of something else than channels in Own"),
+    "chunks as they are": (
+        lambda m, x: torch.cat(x.chunk(2, 1), 1),
+        "a chunk that is not taken apart at once in Own has no proved bound; write a, b",
+    ),
+    "some of the chunks": (lambda m, x: x.chunk(2, 1)[:1], "a chunk that is not taken apart at once in Own"),
+    "no such chunk": (
+        lambda m, x: x.chunk(2, 1)[2],
+        "the function getitem with such arguments in Own has no proved bound",
+    ),
+    "splits that do not add up": (
+        lambda m, x: x.split([1, 2], 1)[0],
+        "the function split with such arguments in Own has no proved bound",
+    ),
+    "dropout of channels": (lambda m, x: F.dropout2d(x, 0.5), "a dropout in training mode in Own"),
     "control flow": (
         lambda m, x: x if x.sum() > 0 else -x,
         r"Own has no proved bound, and its forward cannot be traced \(symbolically traced variables",
@@ -322,6 +387,34 @@ def test_a_forward_of_two_batches_is_refused() -> None:
         lc.prove(TwoInputs(), SHAPE)
 
 
+class Optional(nn.Module):
+    """A forward whose further arguments all have defaults."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = linear(3)
+
+    def forward(
+        self, x: Tensor, scale: float = 0.5, mask: Tensor | None = None, *more: Tensor, flat: bool = True
+    ) -> Tensor:
+        x = x * scale if mask is None else x * mask
+        return self.head(x.flatten(1) if flat else x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("place", ["alone", "inside"])
+def test_further_arguments_of_a_forward_have_their_defaults(place: str) -> None:
+    model = Optional() if place == "alone" else nn.Sequential(nn.Identity(), Optional())
+    images = torch.rand(3, *SHAPE, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model.double()(images)
+    torch.testing.assert_close(lc.prove(model, SHAPE).logits(images), expected, rtol=0, atol=1e-14)
+
+
+def test_factors_that_are_not_finite_are_refused_by_path() -> None:
+    with pytest.raises(ArgumentError, match=r"^0.add: weights: expected finite numbers"):
+        lc.prove(nn.Sequential(Own(lambda m, x: torch.add(x, x, alpha=math.inf))), SHAPE)
+
+
 def test_a_forward_of_its_own_that_depends_on_the_mode_is_read_in_evaluation_mode() -> None:
     model = Own(lambda m, x: m.head(x.flatten(1)) * (100.0 if m.training else 1.0), head=linear(3)).train()
     images = torch.rand(2, *SHAPE)
@@ -377,9 +470,33 @@ def changed_through_an_identity(m: Any, x: Tensor) -> Tensor:
     return m.head(x.flatten(1))  # type: ignore[no-any-return]
 
 
+def changed_after_a_chunk(m: Any, x: Tensor) -> Tensor:
+    y = x * 1.0
+    first = y.chunk(2, 1)[0]
+    y *= -1.0
+    return m.head(torch.cat([first, first], 1).flatten(1))  # type: ignore[no-any-return]
+
+
+def changed_in_a_chunk(m: Any, x: Tensor) -> Tensor:
+    y = x * 1.0
+    first = y.chunk(2, 1)[0]
+    first *= -1.0
+    return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
+def changed_through_contiguous(m: Any, x: Tensor) -> Tensor:
+    y = x * 1.0
+    same = y.contiguous()
+    same *= -1.0
+    return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     "forward",
     [
+        changed_after_a_chunk,
+        changed_in_a_chunk,
+        changed_through_contiguous,
         changed_by_name,
         changed_through_a_view,
         changed_through_an_identity,
@@ -495,6 +612,98 @@ def test_what_would_be_read_wrongly_is_refused(
 ) -> None:
     with pytest.raises(LipcertError, match=message):
         lc.prove(Own(forward, **parts()), SHAPE)
+
+
+def _functional_call(m: Any, x: Tensor) -> Tensor:
+    weights = {name: 3 * value for name, value in m.head._parameters.items()}
+    return torch.func.functional_call(m.head, weights, x.flatten(1))  # type: ignore[no-any-return]
+
+
+def _other_slope(m: Any, x: Tensor) -> Tensor:
+    for slope in (4.0, 0.5):
+        m.act.negative_slope = slope
+        x = m.act(x)
+    return m.head(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def _sampled(m: Any, x: Tensor) -> Tensor:
+    m.drop.train()
+    y = m.drop(x)
+    m.drop.eval()
+    return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
+def _filled(m: Any, x: Tensor) -> Tensor:
+    m.norm._buffers["running_mean"].zero_()
+    y = m.norm(x)
+    m.norm._buffers["running_mean"].fill_(5)
+    return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
+def _longer(m: Any, x: Tensor) -> Tensor:
+    m.more.append(nn.LeakyReLU(2.0))
+    y = m.more(x)
+    m.more.pop(-1)
+    return m.head(y.flatten(1))  # type: ignore[no-any-return]
+
+
+def _assigned(m: Any, x: Tensor) -> Tensor:
+    m.head.weight.data = m.other
+    return m.head(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def _alternating(m: Any, x: Tensor) -> Tensor:
+    m.calls += 1
+    return m.head(x.flatten(1)) * (m.a if m.calls % 2 else m.b)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (_functional_call, "changes a Linear while it runs"),
+        (_other_slope, "changes a LeakyReLU while it runs"),
+        (_sampled, "changes a Dropout while it runs"),
+        (_filled, "changes a BatchNorm2d while it runs"),
+        (_longer, "changes a Sequential while it runs"),
+        (_assigned, "assigns to .data of a tensor"),
+        (_alternating, "something else when called again"),
+        (lambda m, x: m.head(x.flatten(1)) * m.axes, "a number with more axes than the activation"),
+    ],
+)
+def test_a_forward_that_changes_the_model_is_refused(
+    forward: Callable[[Any, Tensor], Tensor], message: str
+) -> None:
+    own = {
+        "head": linear(3), "act": nn.LeakyReLU(), "drop": nn.Dropout(), "norm": nn.BatchNorm2d(2),
+        "more": nn.Sequential(nn.ReLU()), "other": torch.randn(3, 8), "calls": 0,
+        "a": nn.Parameter(torch.ones(())), "b": nn.Parameter(torch.zeros(())),
+        "axes": nn.Parameter(torch.ones(1, 1, 1)),
+    }  # fmt: skip
+    with pytest.raises(NotProvedError, match=message):
+        lc.prove(Own(forward, **own), SHAPE)
+
+
+@pytest.mark.parametrize(
+    "part", [lambda: nn.BatchNorm2d(2), lambda: lc.AOL(2, 2, 3), lambda: nn.Conv2d(2, 2, 1)]
+)
+def test_weights_that_a_hook_computes_are_refused(part: Callable[[], nn.Module]) -> None:
+    pruned = prune.random_unstructured(part(), "weight", amount=1)
+    with torch.no_grad():
+        pruned(torch.rand(1, *SHAPE))  # or its weight could not be copied
+    with pytest.raises(NotProvedError, match="computed by a hook"):
+        lc.prove(nn.Sequential(pruned, nn.Flatten(), linear(3)), SHAPE)
+
+
+@pytest.mark.parametrize("factor", range(1, 41))
+def test_upsampling_is_repetition(factor: int) -> None:
+    row = torch.arange(97.0)
+    made = F.interpolate(row[None, None, None], scale_factor=(1, factor))[0, 0, 0]
+    assert torch.equal(made, row.repeat_interleave(factor))
+
+
+def test_a_factor_that_torch_rounds_is_refused() -> None:
+    with pytest.raises(NotProvedError, match="only whole factors up to 40"):
+        lc.prove(nn.Sequential(nn.Upsample(scale_factor=41), nn.Flatten(), nn.Linear(41 * 41, 2)), (1, 1, 1))
 
 
 def test_a_number_counts_as_it_is_when_it_is_used() -> None:

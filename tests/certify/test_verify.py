@@ -303,12 +303,36 @@ def test_a_constant_in_the_records_that_is_too_small_is_noticed(sent: Sent, fact
         ({"classes": ["4", "3", "2", "1", "0"]}, "name the classes otherwise"),
         ({"layers": []}, "list other operators or constants"),
         ({"images": 13}, "speak of a set of 13 images, but it has 12"),
+        ({"name": "ResNet-152"}, "call the network 'ResNet-152', its file 'LipConvnet-5"),
+        ({"input_shape": [3, 224, 224]}, "speak of inputs of shape (3, 224, 224), but"),
     ],
 )
 def test_a_false_header_is_noticed(sent: Sent, change: dict[str, Any], message: str) -> None:
     sent.header |= change
     (problem,) = sent.verify().problems
     assert message in problem
+
+
+@pytest.mark.parametrize("change", [{"input_shape": [9]}, {"layer": "Other"}, {"path": "elsewhere"}])
+def test_a_false_layer_in_the_header_is_noticed(sent: Sent, change: dict[str, Any]) -> None:
+    sent.header["layers"][2] |= change
+    (problem,) = sent.verify().problems
+    assert "list other operators or constants" in problem
+
+
+def test_images_may_be_read_one_by_one(sent: Sent) -> None:
+    sent.verify()
+    read: list[int] = []
+
+    def picture(place: int) -> Tensor:
+        read.append(place)
+        return sent.images[place]
+
+    found = verify(sent.folder, sent.network, picture, sample=3)
+    assert found.agrees
+    assert tuple(read) == found.checked
+    with pytest.raises(ArgumentError, match="images: expected at least"):
+        verify(sent.folder, sent.network, lambda _: sent.images[0, 0])
 
 
 def test_images_that_are_counted_twice_are_noticed(sent: Sent) -> None:

@@ -14,6 +14,7 @@ from lipcert.data import load as load_data
 from lipcert.data import to_float
 
 from .conftest import Command
+from .test_own_pictures import save_network
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +75,9 @@ def test_a_forged_label_is_exit_1(command: Command, certified: Path) -> None:
     ("change", "message"),
     [
         ({"data_sha256": "0" * 64}, "holds other images than those that"),
-        ({"data": None, "images": 10**9}, "its records point beyond the"),
         ({"data": None, "images": "many"}, "is damaged (images: expected int, got 'many')"),
-        ({"data": None}, "its records do not name all of their pictures"),
+        ({"data": None}, "line 2: lacks file, radius_original, resized_from, sha256"),
+        ({"data": "~nosuchuser/x"}, "~nosuchuser/x: no such folder"),
         ({"data": 7}, "is damaged (data: expected str or nothing, got 7)"),
     ],
 )
@@ -106,7 +107,11 @@ def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified
     ("arguments", "message"),
     [
         (["{run}", "--network", "{run}/none.safetensors"], "no such file or folder"),
-        (["{run}/net.proved.safetensors"], "net.proved.safetensors; to check records with it use --network"),
+        (
+            ["{run}/net.proved.safetensors"],
+            "the folder of records, with certificates.jsonl in it; run `",
+        ),
+        (["{other}"], "`lipcert certify {other} --out FOLDER` writes one"),
         (["{run}", "--data", "{run}"], "expected"),
         (["{run}/none"], "none: no such file or folder, and no network of this name ships with lipcert"),
         (["lipconvnet5-cifar"], "did you mean 'lipconvnet5-cifar10'?"),
@@ -114,10 +119,59 @@ def test_classes_that_are_named_otherwise_are_exit_1(command: Command, certified
     ],
 )
 def test_bad_input(command: Command, certified: Path, arguments: list[str], message: str) -> None:
-    result = command("verify", *(a.format(run=certified) for a in arguments))
+    other = certified.parent / "net.proved.safetensors"
+    shutil.copy(certified / other.name, other)
+    result = command("verify", *(a.format(run=certified, other=other) for a in arguments))
     assert result.code == 2
-    assert message in result.err
+    assert message.format(other=other) in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"file": "a.png", "sha256": "0" * 64, "resized_from": "30x20", "radius_original": 500.0},
+        {"file": None},
+        {"sha256": ""},
+        {"resized_from": None},
+        {"radius_original": None},
+        {"error": None},
+        {"error": "unreadable", "radius": 999.0},
+    ],
+)
+def test_what_only_pictures_have_is_refused_of_a_data_set(
+    command: Command, certified: Path, extra: dict[str, object]
+) -> None:
+    path = certified / "certificates.jsonl"
+    header, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(json.dumps(json.loads(line) | extra) for line in lines)]) + "\n")
+    for name in ("verify", "report"):
+        result = command(name, certified)
+        assert result.code == 2
+        assert f"line 2.{next(iter(extra))}: expected nothing" in result.err
+
+
+@pytest.mark.parametrize("data", ["~nosuchuser/x", "./none"])
+def test_a_report_needs_no_images(command: Command, certified: Path, data: str) -> None:
+    path = certified / "certificates.jsonl"
+    first, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"data": data}), *lines]) + "\n")
+    assert command("report", certified).code == 0
+
+
+def test_verify_names_its_own_flag_where_test_images_are_missing(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIPCERT_DATA", str(tmp_path))
+    result = command("verify", "lipconvnet5-cifar10")
+    assert result.code == 2
+    assert f"cifar10: {tmp_path / 'cifar-10-batches-py'} is missing; add --download to fetch it" in result.err
+
+
+def test_networks_of_no_image_are_refused(command: Command, certified: Path) -> None:
+    save_network((), certified / "other.safetensors")
+    result = command("verify", certified, "--network", certified / "other.safetensors")
+    assert (result.code, "takes inputs of shape (), but images have" in result.err) == (2, True), result.err
 
 
 def test_data_list_knows_what_is_here(command: Command, tmp_path: Path) -> None:

@@ -294,6 +294,10 @@ def test_nd_passes_gradcheck():
             "divisible by 2, got 3",
         ),
         (
+            lambda: householder_nd(torch.zeros(1, 4), torch.zeros(0, 2, 2)),
+            r"vectors: .* length at least 1 .* got \(0, 2, 2\)",
+        ),
+        (
             lambda: householder_order(torch.zeros(1, 4), torch.zeros(1), torch.zeros(2, 1, 2)),
             r"theta: .* got \(1,\)",
         ),

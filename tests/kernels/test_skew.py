@@ -244,3 +244,13 @@ def test_norm_estimates_are_norms(shape: tuple[int, ...]) -> None:
     estimate, _ = kernel_norm_estimate(taps, kernel_norm_vectors(taps, c, size), 2000)
     assert float(estimate) == pytest.approx(smallest, rel=1e-6)
     assert float(exact) <= size * smallest * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 2**50 + 3])
+def test_a_start_is_drawn_to_the_same_bits_also_where_inputs_are_mapped(seed: int) -> None:
+    """Runs that were begun by another version resume from these bits."""
+    drawn = torch.randn(1, 4, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected = (drawn / torch.linalg.vector_norm(drawn)).float()
+    assert torch.equal(start_vector(torch.empty(0), 1, 4, 3, 3, seed=seed), expected)
+    mapped = torch.vmap(lambda x: x * start_vector(torch.empty(0), 1, 4, 3, 3, seed=seed))(torch.ones(2))
+    assert torch.equal(mapped, expected.expand(2, -1, -1, -1, -1))

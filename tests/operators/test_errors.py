@@ -81,6 +81,10 @@ ONES = torch.ones(2, dtype=torch.float64)
             r"widths: expected \(2, order - 1, 1\) with an order of 2 to 128, got shape \(2, 128, 1\)",
         ),
         (lambda: HouseholderND(torch.zeros(1, 2, 2)), "vectors: expected nonzero vectors, got one of zeros"),
+        (
+            lambda: HouseholderND(torch.zeros(0, 2, 2)),
+            r"vectors: expected \(length, group size, groups\), each at least 1, got shape \(0, 2, 2\)",
+        ),
         (lambda: Reshape((2, 0)), r"shape: expected positive sides, got \(2, 0\)"),
         (lambda: ChannelSlice(2, 2), "start, stop: expected 0 <= start < stop, got 2 and 2"),
         (lambda: WeightedSum((), ()), "weights: expected one for each of 0 branches, got 0"),

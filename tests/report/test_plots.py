@@ -87,6 +87,12 @@ def test_histogram_counts_every_image(outcomes: Outcomes) -> None:
     assert labels == ["right (6)", "wrong (2)"]
 
 
+def test_histogram_without_labels_calls_nothing_wrong(outcomes: Outcomes) -> None:
+    axes = histogram_figure(outcomes, labelled=False).axes[0]
+    assert sum(patch.get_height() for patch in axes.patches) == 8  # type: ignore[attr-defined]
+    assert axes.get_legend() is None
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_training_curves(runs: int) -> None:
     metrics = [epoch(i) for i in range(1, 4)]

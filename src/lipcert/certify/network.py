@@ -212,6 +212,8 @@ def fast_form(operator: Operator) -> Operator:
         return fastest(operator.operator, operator.input_shape)
     if isinstance(operator, Sequence):
         return Sequence.of(*map(fast_form, operator.parts))
+    if isinstance(operator, (WeightedSum, Concatenation)):
+        return replace(operator, branches=tuple(map(fast_form, operator.branches)))
     return operator
 
 

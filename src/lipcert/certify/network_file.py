@@ -30,6 +30,10 @@ NO_HASH = "0" * 64
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
 LARGEST_HEADER, LARGEST_IMAGE, DEEPEST = 2**24, 2**26, 100
 """Bytes of the header, numbers in an image, nested operators: far beyond any network that trains."""
+TOO_DEEP = (
+    f"its blocks are nested more than {DEEPEST} deep, and a residual block inside another may count twice; "
+    "put them one after the other (nn.Sequential) in place of inside one another"
+)
 
 
 def to_bytes(network: ProvedNetwork) -> tuple[bytes, str]:
@@ -84,9 +88,7 @@ def _narrowest(array: Tensor) -> tuple[str, Tensor]:
 def _describe(value: Any, arrays: list[Tensor], depth: int = 1) -> Any:
     if isinstance(value, Operator):
         if depth > DEEPEST:
-            raise ArgumentError(
-                f"network: its operators are nested more than {DEEPEST} deep; no file holds them"
-            )
+            raise ArgumentError(f"network: {TOO_DEEP}")
         entries = {
             e.name: _describe(getattr(value, e.name), arrays, depth + 1) for e in fields(value) if e.init
         }

@@ -11,6 +11,7 @@ from torch import nn
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.images import as_batch, check_images
 from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.network_file import DEEPEST, TOO_DEEP
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.models.reading import input_shape_of, read_model
 from lipcert.nn.wrappers import unwrap
@@ -53,8 +54,15 @@ def prove(
         raise ArgumentError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
     shape = input_shape_of(model, input_shape)
+    if len(shape) != 3:
+        raise ArgumentError(
+            f"input_shape: expected (C, H, W) of one image, got {shape}; for vectors of n numbers use "
+            "(n, 1, 1) and start with nn.Flatten()"
+        )
     try:
-        exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
+        exact = _copy(model).cpu().double().eval().requires_grad_(False)
+    except RecursionError as error:
+        raise NotProvedError(f"model: {TOO_DEEP}") from error
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise NotProvedError(f"model: cannot be copied and converted to float64 ({reason})") from error
@@ -62,8 +70,11 @@ def prove(
         try:
             operator = read_model(exact, shape, _prove)
             made = operator.output_shape(shape)
+            depth = _depth(operator)
         except RecursionError as error:
-            raise NotProvedError("model: its branches are nested too deeply to be proved") from error
+            raise NotProvedError(f"model: {TOO_DEEP}") from error
+    if depth > DEEPEST:
+        raise NotProvedError(f"model: {TOO_DEEP}")
     if len(made) != 1:
         raise ArgumentError(f"model: expected one number per class at its end, got outputs of shape {made}")
     if classes is not None and not isinstance(classes, Iterable):
@@ -100,6 +111,24 @@ def proved_for(model: nn.Module | ProvedNetwork, images: "Images") -> ProvedNetw
         check_images(batch, () if batch.is_nested else tuple(batch.shape[1:]))
         known = tuple(batch.shape[1:])
     return prove(inner, known)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A deep copy, also of modules that keep a result of their last forward, which torch does not copy."""
+    kept = (v for module in model.modules() for v in (*vars(module).values(), *module._buffers.values()))
+    results = {id(v): v.detach().clone() for v in kept if isinstance(v, torch.Tensor) and not v.is_leaf}
+    return copy.deepcopy(model, results)
+
+
+def _depth(operator: Operator) -> int:
+    """Operators that are nested in each other, as a file counts them."""
+    if isinstance(operator, Sequence):
+        children: tuple[Operator, ...] = operator.parts
+    elif isinstance(operator, (WeightedSum, Concatenation)):
+        children = operator.branches
+    else:
+        children = (operator.operator,) if isinstance(operator, Proved) else ()
+    return 1 + max(map(_depth, children), default=0)
 
 
 def _prove(operator: Operator, shape: Shape, path: str, layer: str) -> Operator:

@@ -1,8 +1,8 @@
 """certificates.jsonl: one header line on what was certified and how, then one line per image.
 
-Test images and pictures of one's own have the same records. A picture has no label, but a file, the SHA-256
-of that file and, where it was resized, its size and a radius in the original; one that could not be read has
-a line with the reason, under `error`.
+Test images and pictures of one's own (`data` is null) have the same records. A picture has no label, but a
+file, the SHA-256 of that file and, where it was resized, its size and a radius in the original; one that
+could not be read has a line with the reason, under `error`. A test image has none of that.
 """
 
 import gzip
@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from reprlib import repr as brief
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,14 @@ from torch import Tensor
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.outcomes import Outcomes
+from lipcert.certify.record_lines import (
+    PictureRow,
+    Row,
+    Unread,
+    check_places,
+    read_own_picture,
+    read_test_image,
+)
 from lipcert.errors import CheckpointError
 from lipcert.files import CERTIFICATES, CONFIG, write_or_explain
 from lipcert.machine import command_line, cpu_model
@@ -48,15 +56,6 @@ class Images:
     data_hash: str
     count: int
     labels: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class PictureRow:
-    """What a line says of a picture of one's own: path, SHA-256 of the file, radius in the original or 0."""
-
-    file: str
-    sha256: str
-    radius_original: float
 
 
 @dataclass(frozen=True)
@@ -97,48 +96,14 @@ class Header:
             raise ValueError(f"input_shape: expected positive sides, got {self.input_shape}")
 
 
-class Line(TypedDict):
-    """One of the other lines: null is an unknown label, and infinite in margin, rounding and radius."""
-
-    index: int
-    label: int | None
-    prediction: int
-    runner_up: int
-    margin: float | None
-    rounding: float | None
-    radius: float | None
-    file: NotRequired[str]
-    sha256: NotRequired[str]
-    resized_from: NotRequired[str | None]
-    radius_original: NotRequired[float | None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """The certificate of one image; `picture` is one of one's own."""
-
-    index: int
-    label: int | None
-    prediction: int
-    runner_up: int
-    margin: float
-    rounding: float
-    radius: float
-    picture: PictureRow | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("index", "margin", "rounding", "radius"):
-            if (value := getattr(self, name)) < 0:
-                raise ValueError(f"{name}: expected a number that is not negative, or null, got {value!r}")
-
-
 @dataclass(frozen=True)
 class Records:
-    """The content of certificates.jsonl in `folder`."""
+    """The content of certificates.jsonl in `folder`; `unread` are pictures without a certificate."""
 
     folder: Path
     header: Header
     rows: tuple[Row, ...]
+    unread: tuple[Unread, ...] = ()
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -181,8 +146,13 @@ class Records:
         return self._column("rounding")
 
     @property
+    def has_own_pictures(self) -> bool:
+        """Whether the images are pictures of one's own, without labels, rather than test images."""
+        return self.header.data is None
+
+    @property
     def pictures(self) -> tuple[PictureRow, ...]:
-        """Pictures of one's own."""
+        """Pictures of one's own, one per row."""
         return tuple(row.picture for row in self.rows if row.picture is not None)
 
     @property
@@ -297,7 +267,7 @@ def read_records(place: Path) -> Records:
     """Read certificates.jsonl, or the one of a folder; it may be compressed (.gz).
 
     Raises:
-        CheckpointError: it is not there, or damaged.
+        CheckpointError: it is not there, is damaged, or certifies nothing.
     """
     folder, path = (place, place / CERTIFICATES) if place.is_dir() else (place.parent, place)
     if not path.is_file():
@@ -317,25 +287,20 @@ def read_records(place: Path) -> Records:
         header: Header = build(Header, about)
         if not lines:
             raise ValueError("expected one line for each image, got none")
-        rows = (_row(parse_json(text), n) for n, text in enumerate(lines, start=2))
-        # A picture that could not be read has a line, which claims nothing.
-        return Records(folder, header, tuple(row for row in rows if row is not None))
+        read = read_test_image if header.data is not None else read_own_picture
+        found = [read(parse_json(text), f"line {n}") for n, text in enumerate(lines, start=2)]
+        if header.data is None:
+            check_places([line.index for line in found], header.images)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); run `lipcert certify {folder}` again") from error
-
-
-def _row(content: Any, number: int) -> Row | None:
-    if isinstance(content, dict) and "error" in content:
-        return None
-    line: Line = build(Line, content, f"line {number}")
-    margin, rounding, radius = (
-        math.inf if value is None else value for value in (line["margin"], line["rounding"], line["radius"])
-    )
-    picture = None
-    if "file" in line:
-        picture = PictureRow(line["file"], line.get("sha256", ""), line.get("radius_original") or 0.0)
-    index, label = line["index"], line["label"]
-    return Row(index, label, line["prediction"], line["runner_up"], margin, rounding, radius, picture)
+    rows = tuple(line for line in found if isinstance(line, Row))
+    unread = tuple(line for line in found if isinstance(line, Unread))
+    if not rows:
+        raise CheckpointError(
+            f"{path}: certifies nothing, because none of its {len(unread)} pictures could be read "
+            f"({unread[0].error}); certify others with `lipcert certify NETWORK --images`"
+        )
+    return Records(folder, header, rows, unread)
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -1,5 +1,7 @@
 r"""What a radius on a resized picture means for the original.
 
+The original is the decoded picture: 8 bits per channel, RGB, upright, on white.
+
 The network's input is :math:`Y = A X A^T` for every channel X of the picture's centre square, then clipped to
 [0, 1]; a grey network takes the weighted mean of the three. On pictures as vectors that is
 

@@ -17,10 +17,12 @@ package takes off e, which bounds the error in a whole ball and is the larger on
 import math
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lipcert.certify.independent import (
@@ -32,7 +34,8 @@ from lipcert.certify.independent import (
     read_network,
 )
 from lipcert.certify.independent.tree import Array
-from lipcert.certify.records import Records, Row, read_records
+from lipcert.certify.record_lines import Row
+from lipcert.certify.records import Records, read_records
 from lipcert.errors import ArgumentError, CheckpointError
 
 ALLOWED = 1e-6
@@ -86,7 +89,7 @@ class Verification:
 def verify(
     records: Records | str | os.PathLike[str],
     network: Network | str | os.PathLike[str],
-    images: Tensor,
+    images: Tensor | Callable[[int], Tensor],
     labels: Tensor | None = None,
     *,
     sample: int = 16,
@@ -101,7 +104,8 @@ def verify(
     Args:
         records: certificates.jsonl, or its folder, or what `read_records` made of it.
         network: the proved network that the records were written for: its file, or what was read from it.
-        images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1].
+        images: all images that the records point into, (M, C, H, W); uint8, or floating point in [0, 1]. Or a
+            function that returns the one at a position, (C, H, W): it is called for the sample alone.
         labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
         seed: which ones; None draws others every time, so that whoever wrote the records cannot foresee them.
@@ -117,7 +121,8 @@ def verify(
     if network.sha256 != written.network_hash:
         place = "network" if named is network else named
         raise CheckpointError(f"{place}: is another network than the one that the records were written for")
-    problems = _wrong_header(written, network, len(images)) + _wrong_labels(written.rows, labels)
+    count = len(images) if isinstance(images, Tensor) else written.header.images
+    problems = _wrong_header(written, network, count) + _wrong_labels(written.rows, labels)
     chosen = sorted(np.random.default_rng(seed).permutation(len(written.rows))[:sample].tolist())
     rows = [written.rows[i] for i in chosen]
     pixels = _pixels(images, [row.index for row in rows], network.input_shape)
@@ -147,8 +152,18 @@ def _wrong_header(written: Records, network: Network, images: int) -> list[str]:
     problems = []
     if written.classes != network.classes:
         problems.append("the records name the classes otherwise than the network does")
-    stated = tuple((layer.path, layer.operator, layer.lipschitz) for layer in written.header.layers)
-    if stated != tuple((leaf.path, leaf.kind, leaf.stated) for leaf in network.leaves):
+    if written.network != network.name:
+        problems.append(f"the records call the network {written.network!r}, its file {network.name!r}")
+    if written.header.input_shape != network.input_shape:
+        problems.append(
+            f"the records speak of inputs of shape {written.header.input_shape}, but the network takes "
+            f"{network.input_shape}"
+        )
+    stated = tuple(
+        (layer.path, layer.layer, layer.operator, layer.input_shape, layer.lipschitz)
+        for layer in written.header.layers
+    )
+    if stated != tuple((e.path, e.layer, e.kind, e.input_shape, e.stated) for e in network.leaves):
         problems.append("the records list other operators or constants than the network's file")
     if written.header.images != images:
         problems.append(f"the records speak of a set of {written.header.images} images, but it has {images}")
@@ -254,7 +269,9 @@ def _largest_gain(pixels: Array, found: Evaluation) -> float:
     return max(gains)
 
 
-def _pixels(images: Tensor, positions: list[int], shape: tuple[int, ...]) -> Array:
+def _pixels(images: Tensor | Callable[[int], Tensor], positions: list[int], shape: tuple[int, ...]) -> Array:
+    if not isinstance(images, Tensor):
+        images, positions = torch.stack([images(place) for place in positions]), list(range(len(positions)))
     if (
         images.dim() != 4
         or tuple(images.shape[1:]) != shape

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lipcert import zoo
 from lipcert.cli.console import make_folder, print_json, say
 from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.files import REPORT
+from lipcert.files import CERTIFICATES, REPORT
 from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ lipcert report runs/a --png pictures/
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were certified.")
+        list[Path],
+        typer.Argument(metavar="RUN", help="Folders of records: runs that were certified, or your pictures."),
     ],
     out: Annotated[
         Path | None,
@@ -41,11 +43,14 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
 ) -> None:
-    """Write report.html, one self-contained page. Several runs stand side by side on it."""
+    """Write report.html, one self-contained page. Several runs stand side by side on it.
+
+    Pictures of your own have no labels: their page has predictions and radii, and no accuracies.
+    """
     from lipcert.report.words import sentence
 
     if absent := [folder for folder in folders if not folder.is_dir()]:
-        raise CheckpointError(f"{absent[0]}: no such folder; expected the folder of a run")
+        raise CheckpointError(_not_a_folder(absent[0]))
     runs = [Run.at(folder, name) for folder, name in zip(folders, distinct_names(folders), strict=True)]
     page = out or (folders[0] / REPORT if len(runs) == 1 else Path("comparison.html"))
     if page.is_dir():
@@ -63,6 +68,19 @@ def report(
 
 
 report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
+
+
+def _not_a_folder(named: Path) -> str:
+    """What is wrong with a name that is no folder, and what to name instead."""
+    if str(named) in zoo.proved_networks():
+        remedy = f"`lipcert certify {named} --out FOLDER` writes one"
+    elif not named.exists():
+        return f"{named}: no such folder; expected the folder of a run"
+    elif (named.parent / CERTIFICATES).is_file():
+        remedy = f"run `lipcert report {named.parent}`"
+    else:
+        remedy = "`lipcert certify NETWORK --out FOLDER` writes one"
+    return f"{named}: expected the folder of records, with {CERTIFICATES} in it; {remedy}"
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:

@@ -1,6 +1,7 @@
 """lipcert verify: derive written certificates again, by a second implementation."""
 
 import math
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,20 +10,20 @@ import typer
 
 from lipcert import zoo
 from lipcert.cli.completion import network_names
-from lipcert.cli.console import print_json, progress, say
-from lipcert.errors import BrokenCertificateError, CheckpointError, DataError
+from lipcert.cli.console import print_json, progress, say, silence_pillow
+from lipcert.errors import ArgumentError, BrokenCertificateError, CheckpointError, DataError
 from lipcert.files import CERTIFICATES
 from lipcert.runs.naming import find_run
 from lipcert.runs.run import load_test_images
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from lipcert.certify.records import Records
     from lipcert.certify.verify import Verification
 
-MOST = 10**7
-"""Pictures of one's own in one set of records."""
 EXAMPLES = """
 Examples:
 
@@ -83,12 +84,16 @@ def verify(
     file = written.network_file if network is None else find_run(network).file
     proved = read_network(file)
     shape = proved.input_shape
-    if written.header.data is None and data is None:
+    pixels: Tensor | Callable[[int], Tensor]
+    if written.has_own_pictures and data is None:
         pixels, labels, about = _pictures(written, shape), None, "pictures"
     else:
         source = data or written.data
-        if download:
-            _download(source, quiet=as_json)
+        _fetch(source, download=download, quiet=as_json)
+        if len(shape) != 3:
+            raise ArgumentError(
+                f"network: {file} takes inputs of shape {shape}, but images have channels, rows and columns"
+            )
         images = load_test_images(source, shape[-1])
         if images.fingerprint != written.data_hash:
             raise DataError(
@@ -110,7 +115,7 @@ def verify(
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
         raise BrokenCertificateError(f"{place} does not hold: {found.problems[0]}{more}")
     if not as_json:
-        say(_report(found, written, f"{len(pixels):,} {about}"))
+        say(_report(found, written, f"{written.header.images:,} {about}"))
 
 
 def _find(named: Path) -> Path:
@@ -125,65 +130,87 @@ def _find(named: Path) -> Path:
         return named
     if not named.exists() and (shipped := zoo.certificates().get(str(named))):
         return shipped
-    run = find_run(named)  # or what is near to a name that does not exist
-    raise CheckpointError(
-        f"{named}: expected a file called {CERTIFICATES}, its folder, or a network that ships with "
-        f"certificates, got {run.file.name}; to check records with it use --network"
-    )
+    find_run(named)  # or what is near to a name that does not exist
+    if named.is_file() and (named.parent / CERTIFICATES).is_file():
+        remedy = f"run `lipcert verify {named.parent}`"
+    else:
+        remedy = f"`lipcert certify {named} --out FOLDER` writes one"
+    raise CheckpointError(f"{named}: expected the folder of records, with {CERTIFICATES} in it; {remedy}")
 
 
-def _download(name: str, *, quiet: bool) -> None:
-    """Fetch a public dataset, unless it is here."""
-    from lipcert.data.archives import ARCHIVES
-    from lipcert.data.fetch import download
+def _fetch(name: str, *, download: bool, quiet: bool) -> None:
+    """Fetch a public dataset if that is asked for, unless it is here.
 
-    if name in ARCHIVES:
+    Raises:
+        DataError: it is not here, and not asked for.
+    """
+    from lipcert.data import fetch
+    from lipcert.data.archives import ARCHIVES, data_root
+
+    if name not in ARCHIVES:
+        return
+    if download:
         with progress(f"downloading {name}, unless it is here", quiet=quiet) as advance:
-            download(name, progress=advance)
+            fetch.download(name, progress=advance)
+    elif not (place := data_root() / ARCHIVES[name].folder).is_dir():
+        raise DataError(f"{name}: {place} is missing; add --download to fetch it, or {ARCHIVES[name].remedy}")
 
 
-def _pictures(written: "Records", shape: tuple[int, ...]) -> "Tensor":
-    """The pictures that records name, beside the records or where they were named from; zeros elsewhere."""
-    import torch
+def _pictures(written: "Records", shape: tuple[int, ...]) -> "Callable[[int], Tensor]":
+    """Hold every row against its picture, beside the records or where it was named from.
 
+    Returns:
+        a reader of the picture at a position, so that those of the sample alone are in memory.
+
+    Raises:
+        ArgumentError: the network does not take pictures.
+        DataError: a picture is missing or has changed.
+        BrokenCertificateError: a row says something else of its picture than what is so.
+    """
     from lipcert.certify.independent.resized import stretch
-    from lipcert.pictures import read_picture
+    from lipcert.pictures import Picture, check_shape, read_picture
 
-    count, outcomes = written.header.images, written.outcomes
+    silence_pillow()
+    check_shape(shape)
+    outcomes = written.outcomes
     places = outcomes.index.tolist()
-    if count > MOST or not all(0 <= place < count for place in places):
-        raise DataError(f"{written.folder}: its records point beyond the {count} pictures that they are of")
-    if len(written.pictures) < len(outcomes):
-        raise DataError(f"{written.folder}: its records do not name all of their pictures")
-    pixels = torch.zeros(count, *shape, dtype=torch.float64)
-    rows = zip(places, outcomes.radius.tolist(), written.pictures, strict=True)
-    for index, radius, row in rows:
-        file = Path(row.file)
-        place = next((p for p in (file, written.folder / file) if p.is_file()), file)
+    rows = dict(zip(places, written.pictures, strict=True))
+
+    def read(index: int) -> Picture:
+        file = Path(rows[index].file)
+        place = next((p for p in (file, written.folder / file) if os.path.isfile(p)), file)
         picture = read_picture(place, shape)
-        if picture.sha256 != row.sha256:
+        if picture.sha256 != rows[index].sha256:
             raise DataError(f"{place}: has changed since it was certified")
-        pixels[index] = picture.pixels
+        return picture
+
+    for index, radius in zip(places, outcomes.radius.tolist(), strict=True):
+        picture, row = read(index), rows[index]
+        claims = f"{written.folder} does not hold: image {index}:"
+        if row.resized_from != picture.resized_from:
+            raise BrokenCertificateError(
+                f"{claims} written resized_from {row.resized_from}, but it is {picture.resized_from}"
+            )
         follows = radius / stretch(min(picture.size), shape[-1])
         if not row.radius_original <= follows * (1 + 1e-5):
             raise BrokenCertificateError(
-                f"{written.folder} does not hold: image {index}: written radius in the original "
-                f"{row.radius_original:.9g}, but at most {follows:.9g} follows"
+                f"{claims} written radius in the original {row.radius_original:.9g}, but at most "
+                f"{follows:.9g} follows"
             )
-    return pixels
+    return lambda index: read(index).pixels
 
 
 def _report(found: "Verification", written: "Records", images: str) -> str:
     """What was derived a second time, and what was not."""
     from lipcert.certify.curve import RADII, shown_bound
 
-    rows, claims = len(written.rows), ""
-    if written.header.data is not None:
-        accuracy = written.outcomes.accuracy()
+    rows, claims, compared = len(written.rows), "", "files, sizes and radii in the originals"
+    if not written.has_own_pictures:
+        compared, accuracy = "labels", written.outcomes.accuracy()
         shares = ", ".join(f"{accuracy[radius]:.2%} at {name}" for name, radius in RADII.items())
         claims = f"; they claim {accuracy.standard:.2%} right, and right and certified {shares}"
     rest = rows - len(found.checked)
-    others = f"the other {rest:,} certificates, of which labels alone were compared; " if rest else ""
+    others = f"the other {rest:,} certificates, of which {compared} alone were compared; " if rest else ""
     return (
         f"{len(found.checked)} of {rows:,} certificates derived again in numpy from the network's file: all "
         f"agree. Derived: logits (margins differ by at most {found.margin_difference:.1e}, rounding here is "

@@ -255,10 +255,10 @@ def householder_nd(z: Tensor, vectors: Tensor) -> Tensor:
 
     Reference: section 6 (Definition 1) and appendix G of the paper.
     """
-    if vectors.dim() != 3 or z.dim() < 2 or z.shape[1] != vectors[0].numel():
+    if vectors.dim() != 3 or not len(vectors) or z.dim() < 2 or z.shape[1] != vectors[0].numel():
         raise ArgumentError(
-            "vectors: expected shape (length, group size, groups) with group size * groups equal to the "
-            f"channels, got {tuple(vectors.shape)} for an input of shape {tuple(z.shape)}"
+            "vectors: expected shape (length, group size, groups), length at least 1 and group size * groups "
+            f"equal to the channels, got {tuple(vectors.shape)} for an input of shape {tuple(z.shape)}"
         )
     split(z, vectors.shape[1])
     groups = torch.unflatten(z, 1, vectors.shape[1:])

@@ -127,6 +127,11 @@ class HouseholderND(GroupedActivation):
 
     def __post_init__(self) -> None:
         _refuse_not_finite("vectors", self.vectors, 3)
+        if not all(self.vectors.shape):
+            raise ArgumentError(
+                f"vectors: expected (length, group size, groups), each at least 1, got shape "
+                f"{tuple(self.vectors.shape)}"
+            )
         if not bool((self.vectors != 0).any(dim=1).all()):
             raise ArgumentError("vectors: expected nonzero vectors, got one of zeros, which has no mirror")
 

@@ -23,7 +23,10 @@ class Picture:
 
 
 def run_pictures(run: Run, reported: Reported | None = None) -> dict[str, Picture]:
-    """All pictures about one run, by name."""
+    """All pictures about one run, by name; pictures without labels have a histogram of their radii."""
+    if run.records.has_own_pictures:
+        radii = histogram_figure(run.records.outcomes, labelled=False)
+        return {"histogram": Picture(radii, "Pictures by certified radius.")}
     curve = curve_figure({run.name: run.records.outcomes}, reported)
     found = {
         "curve": Picture(curve, "Certified accuracy falls as the radius grows."),

@@ -13,6 +13,7 @@ from lipcert.certify.records import Layer
 from lipcert.errors import ArgumentError
 from lipcert.report.figures import Picture, comparison_pictures, run_pictures
 from lipcert.report.gallery import gallery
+from lipcert.report.own_pictures import by_prediction, one_by_one, summarise
 from lipcert.report.per_class import class_rows
 from lipcert.report.plots.curve import Reported
 from lipcert.report.style import to_svg
@@ -54,7 +55,7 @@ def render(runs: Sequence[Run], comparisons: Mapping[str, Comparison] | None = N
         comparisons: by name of the run, numbers to stand beside its own.
 
     Raises:
-        ArgumentError: no run, or two of the same name.
+        ArgumentError: no run, two of the same name, or pictures without labels beside another run.
     """
     names = [run.name for run in runs]
     if not runs or len(set(names)) < len(names):
@@ -62,13 +63,21 @@ def render(runs: Sequence[Run], comparisons: Mapping[str, Comparison] | None = N
             f"runs: expected one or more with distinct names, got {', '.join(names) or 'none'}"
         )
     against = comparisons or {}
+    unlabelled = [run.name for run in runs if run.records.has_own_pictures]
+    if unlabelled and len(runs) > 1:
+        raise ArgumentError(
+            f"runs: {unlabelled[0]} holds pictures without labels, so that there is no accuracy to compare; "
+            "report it alone"
+        )
     template = "report.html" if len(runs) == 1 else "comparison.html"
     shared: dict[str, Any] = {
         "style": Markup(_template("style.css")),
         "columns": COLUMNS,
         "radii": RADII,
     }
-    if len(runs) == 1:
+    if unlabelled:
+        template, context = "pictures.html", _own_pictures(runs[0])
+    elif len(runs) == 1:
         context = _one(runs[0], against.get(names[0], Comparison()))
     else:
         context = _several(runs, against)
@@ -99,6 +108,18 @@ def _one(run: Run, comparison: Comparison) -> dict[str, Any]:
         "pictures": _svgs(run_pictures(run, comparison.reported)),
         "shelves": shelves,
         "class_rows": class_rows(run.records.outcomes, run.records.classes),
+        "bound": _bound_rows(run.records.header.layers),
+    }
+
+
+def _own_pictures(run: Run) -> dict[str, Any]:
+    """Predictions and radii; without labels there are no accuracies."""
+    return {
+        "run": run,
+        "found": summarise(run.records),
+        "pictures": _svgs(run_pictures(run, None)),
+        "predictions": by_prediction(run.records),
+        "rows": one_by_one(run.records),
         "bound": _bound_rows(run.records.header.layers),
     }
 

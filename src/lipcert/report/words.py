@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lipcert.certify.curve import RADII
+from lipcert.certify.curve import RADII, shown
 from lipcert.data.sources import NAMES
+from lipcert.report.own_pictures import summarise
 from lipcert.runs.run import Run
 
 PROOF = "proved, rounding included"
@@ -12,8 +13,21 @@ PROOF = "proved, rounding included"
 
 
 def sentence(run: Run) -> str:
-    """The whole result in one sentence."""
+    """The whole result in one sentence, or in two where pictures were resized."""
     records = run.records
+    if records.has_own_pictures:
+        found = summarise(records)
+        text = (
+            f"{records.network} classified {found.count:,} picture{'s' * (found.count != 1)} without labels; "
+            "it is proved that no change of l2 norm up to its radius alters the prediction for a picture: "
+            f"median radius {shown(found.median)}, largest {shown(found.largest)}."
+        )
+        if found.resized:
+            text += (
+                f" In the originals (decoded 8-bit RGB): median {shown(found.median_original)}, "
+                f"largest {shown(found.largest_original)}."
+            )
+        return text
     accuracy = records.outcomes.accuracy()
     first = next(iter(RADII))
     images = f"{accuracy.count:,} {records.data} test images"
@@ -24,16 +38,26 @@ def sentence(run: Run) -> str:
 
 
 def resized(run: Run) -> str:
-    """What the radii say about the pictures of a folder, which may have had other sizes; else nothing."""
+    """What radii say about pictures that may have had other sizes; nothing if there are none."""
     records = run.records
+    side = records.header.input_shape[-1]
+    if records.has_own_pictures:
+        found = summarise(records)
+        if not found.resized:
+            return ""
+        return (
+            f"{found.resized:,} of {found.count:,} pictures were cut to their centre square and resized to "
+            f"{side}x{side} pixels. 'Radius' is about the resized picture, 'In the original' about the "
+            "decoded 8-bit RGB picture."
+        )
     if records.data in NAMES:
         return ""
-    side = records.header.input_shape[-1]
     return (
         f"Radii are about pictures of {side}x{side} pixels, the size that the network takes. Pictures of "
-        "another size were cut to their centre square, resized and rounded to 8 bits; for the pixels of the "
-        "files these radii prove nothing. `lipcert certify NETWORK --images FOLDER` proves a radius for them "
-        f"too: for a picture whose shorter side has s pixels, about s / {side} times as large."
+        "another size were cut to their centre square, resized and rounded to 8 bits; for the pictures "
+        "before that, these radii prove nothing. `lipcert certify NETWORK --images FOLDER` proves a radius "
+        "for the decoded 8-bit RGB picture too: for one whose shorter side has s pixels, about "
+        f"s / {side} times as large."
     )
 
 
@@ -51,7 +75,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     rows = [
         ("Network", records.network),
         ("Proved file", f"{records.network_file.name}, SHA-256 {records.network_hash}"),
-        ("Images", f"{records.data}, {len(records.outcomes):,} test images, SHA-256 {records.data_hash}"),
+        _images(run),
         ("Proof", PROOF),
         ("Certified with", f"lipcert {made.lipcert}, torch {made.torch}, python {made.python}"),
         ("Certified on", made.machine),
@@ -65,6 +89,15 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Started from", _start(machine.get("started_from"))),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _images(run: Run) -> tuple[str, str]:
+    records = run.records
+    if not records.has_own_pictures:
+        count = len(records.outcomes)
+        return "Images", f"{records.data}, {count:,} test images, SHA-256 {records.data_hash}"
+    unread = f", {len(records.unread):,} could not be read" if records.unread else ""
+    return "Pictures", f"{len(records.rows):,} certified{unread}; SHA-256 of their names {records.data_hash}"
 
 
 def _start(start: Mapping[str, Any] | None) -> str:

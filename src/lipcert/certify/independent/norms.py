@@ -52,6 +52,7 @@ def circular_norm_bound(kernel: Array, height: int, width: int, stride: int = 1,
     are enough; those left out have conjugate matrices.
     """
     out, channels, size, _ = kernel.shape
+    kernel, exponent = scale(kernel)
     offsets = dilation * (np.arange(size) - size // 2)
     kept = width // 2 + 1 if stride == 1 else width
     down = np.exp(2j * np.pi * (np.outer(np.arange(height), offsets) % height) / height)
@@ -64,7 +65,8 @@ def circular_norm_bound(kernel: Array, height: int, width: int, stride: int = 1,
         grid = grid.reshape(stride, stride, kept // stride, out, channels)
         grid = grid.transpose(2, 3, 0, 1, 4).reshape(kept // stride, out, -1)
         bound = max(bound, norm_bound(grid / stride))
-    return (bound + 2 * phase_error(kernel.transpose(2, 3, 0, 1))) * UP
+    whole = (bound + 2 * phase_error(kernel.transpose(2, 3, 0, 1))) * UP
+    return float(np.ldexp(whole, exponent))
 
 
 def phase_error(grid: Array) -> float:

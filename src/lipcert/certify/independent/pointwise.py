@@ -44,16 +44,23 @@ def pool(values: Mapping[str, Any], x: Array) -> tuple[Array, Array]:
     outside = -np.inf if function == "max" else 0.0
     padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)), constant_values=outside)
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(padded.shape[2:], (ky, kx), (sy, sx), strict=True))
-    seen = np.stack([
-        padded[:, :, ty : ty + sy * (rows - 1) + 1 : sy, tx : tx + sx * (columns - 1) + 1 : sx]
-        for ty, tx in np.ndindex(ky, kx)
-    ])  # fmt: skip
+    largest = np.full((*x.shape[:2], rows, columns), -np.inf)
+    total, sizes, squares = np.zeros((3, *largest.shape))
+    for ty, tx in np.ndindex(ky, kx):
+        seen = padded[:, :, ty : ty + sy * (rows - 1) + 1 : sy, tx : tx + sx * (columns - 1) + 1 : sx]
+        if function == "max":
+            np.maximum(largest, seen, out=largest)
+        elif function == "average":
+            total += seen
+            sizes += np.abs(seen)
+        else:
+            squares += seen**2
     terms = ky * kx + 4
     if function == "max":
-        return seen.max(axis=0), np.zeros(seen.shape[1:])
+        return largest, np.zeros_like(largest)
     if function == "average":
-        return seen.sum(axis=0) / (ky * kx), terms * np.abs(seen).sum(axis=0) / (ky * kx)
-    y = np.sqrt((seen**2).sum(axis=0))
+        return total / (ky * kx), terms * sizes / (ky * kx)
+    y = np.sqrt(squares)
     return y, terms * y + 2.0**-450  # squares below 2^-1022 vanish, roots of them are below 2^-510
 
 

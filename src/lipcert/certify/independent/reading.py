@@ -87,6 +87,7 @@ def read_network(path: str | os.PathLike[str]) -> Network:
         if made != (len(classes),) or not classes:
             raise ValueError(f"{len(classes)} classes for outputs of shape {made}")
         lipschitz = reader.read("float", description["lipschitz"])
+        name = reader.read("str", description["name"])
     except (
         OSError,
         ValueError,
@@ -97,7 +98,7 @@ def read_network(path: str | os.PathLike[str]) -> Network:
         RecursionError,
     ) as error:
         raise CheckpointError(f"{path}: not a proved network, or a damaged one ({error})") from error
-    return Network(tree, shape, classes, lipschitz, stated)
+    return Network(tree, shape, classes, lipschitz, stated, name)
 
 
 def _check_hash(content: bytes, start: int, stated: Any) -> None:

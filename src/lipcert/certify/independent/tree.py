@@ -50,6 +50,7 @@ class Network:
     classes: tuple[str, ...]
     lipschitz: float
     sha256: str
+    name: str = ""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -97,6 +98,11 @@ def _windows(sides: Shape, window: Shape, stride: Shape, padding: Shape, dilatio
         raise ValueError(f"a padding of {padding}")
     steps = zip(sides, window, stride, padding, dilation, strict=True)
     return tuple(max(0, (n + 2 * p - d * (k - 1) - 1) // s + 1) for n, k, s, p, d in steps)
+
+
+def _fits_memory(channels: int, sides: Shape, padding: Shape) -> bool:
+    """Whether a map with what is added around it is not too large."""
+    return channels * math.prod(n + 2 * p for n, p in zip(sides, padding, strict=True)) <= LARGEST
 
 
 def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
@@ -165,9 +171,11 @@ def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
         out, *rest = sizes["kernel"]
         fits = rank == 3 and len(rest) == 3 and v["groups"] > 0 and out % v["groups"] == 0
         fits = fits and min(out, *rest) > 0 and channels == rest[0] * v["groups"] and bias in (None, (out,))
+        fits = fits and _fits_memory(channels, sides, v["padding"])
         made = (out, *_windows(sides, rest[1:], v["stride"], v["padding"], v["dilation"])) if fits else shape
     elif kind == "Pool":
         fits = rank == 3 and v["function"] in ("average", "max", "norm")
+        fits = fits and _fits_memory(channels, sides, v["padding"])
         made = (channels, *_windows(sides, v["window"], v["stride"], v["padding"], (1, 1))) if fits else shape
         fits = fits and all(2 * p <= k for p, k in zip(v["padding"], v["window"], strict=True))
     elif kind == "Repeat":
@@ -185,9 +193,10 @@ def _leaf_shape(kind: str, v: Mapping[str, Any], shape: Shape) -> Shape | None:
     elif kind == "HouseholderOrder":
         orders = sizes["widths"][1:2]
         fits = groups and channels % 2 == 0 and sizes["theta"] == (channels // 2,)
-        fits = fits and sizes["widths"] == (2, *orders, channels // 2)
+        fits = fits and sizes["widths"] == (2, *orders, channels // 2) and min(orders) > 0
     elif kind == "HouseholderND":
         vectors = v["vectors"]
         fits = groups and vectors.ndim == 3 and vectors.shape[1] * vectors.shape[2] == channels
+        fits = fits and len(vectors) > 0
         fits = fits and bool((vectors != 0).any(axis=1).all())
     return made if fits else None

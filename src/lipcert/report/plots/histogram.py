@@ -11,18 +11,19 @@ from lipcert.report.style import BLUE, FAINT, VERMILLION, drawing
 BINS = 40
 
 
-def histogram_figure(outcomes: Outcomes, *, narrow: bool = False) -> Figure:
+def histogram_figure(outcomes: Outcomes, *, narrow: bool = False, labelled: bool = True) -> Figure:
     """Images by radius; a wrong prediction can be certified too, which makes it certainly wrong nearby.
 
     Args:
         outcomes: what was certified.
         narrow: half as wide, to stand beside another one.
+        labelled: whether labels are known, and with them which predictions are right.
     """
     with drawing():
         figure = Figure(figsize=(4.4 if narrow else 7.2, 3.0 if narrow else 3.4), layout="constrained")
         axes = figure.subplots()
         radius = outcomes.radius.double().numpy()
-        right = outcomes.right.numpy()
+        right = outcomes.right.numpy() if labelled else np.ones(len(radius), dtype=bool)
         finite = radius[np.isfinite(radius)]
         end = max(1.15 * max(RADII.values()), float(np.quantile(finite, 0.995)) if len(finite) else 0.0)
         edges = np.linspace(0, end, BINS + 1)
@@ -34,10 +35,12 @@ def histogram_figure(outcomes: Outcomes, *, narrow: bool = False) -> Figure:
             shown[right], bins=edges.tolist(), color=BLUE, alpha=0.75, zorder=2,
             label=f"right ({int(right.sum()):,})",
         )  # fmt: skip
-        axes.hist(
-            shown[~right], bins=edges.tolist(), histtype="step", color=VERMILLION, linewidth=1.6,
-            hatch="/////", zorder=3, label=f"wrong ({int((~right).sum()):,})",
-        )  # fmt: skip
+        if labelled:
+            axes.hist(
+                shown[~right], bins=edges.tolist(), histtype="step", color=VERMILLION, linewidth=1.6,
+                hatch="/////", zorder=3, label=f"wrong ({int((~right).sum()):,})",
+            )  # fmt: skip
+            axes.legend(loc="upper right")
         axes.set(xlim=(0, end), xlabel="certified radius (pixel units)", ylabel="images")
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -46,5 +49,4 @@ def histogram_figure(outcomes: Outcomes, *, narrow: bool = False) -> Figure:
                 name, (place, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
                 textcoords="offset points", ha="center", va="bottom", fontsize=8,
             )  # fmt: skip
-        axes.legend(loc="upper right")
         return figure

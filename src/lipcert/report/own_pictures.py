@@ -1,0 +1,111 @@
+"""Pictures of one's own: what is predicted, and how far each may change. There are no labels to compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lipcert.certify.records import Records
+
+LISTED = 500
+"""Pictures that stand on a page one by one."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Radii of all pictures, in pixel units; `original` is about the decoded pictures, before a resize.
+
+    Attributes:
+        count: of the pictures that were certified.
+        unread: of those that could not be read.
+        resized: of those that were resized.
+        median: at least half of the pictures have this radius.
+        largest: radius.
+        median_original: the same in the originals.
+        largest_original: the same in the originals.
+    """
+
+    count: int
+    unread: int
+    resized: int
+    median: float
+    largest: float
+    median_original: float
+    largest_original: float
+
+
+@dataclass(frozen=True)
+class PredictionRow:
+    """The pictures of one predicted class; `certified` have a radius above 0."""
+
+    name: str
+    pictures: int
+    certified: int
+    median: float
+    median_original: float
+
+
+@dataclass(frozen=True)
+class PictureLine:
+    """One picture, with names in place of class numbers; `size` is that of the file if it was resized."""
+
+    file: str
+    prediction: str
+    rival: str
+    radius: float
+    size: str
+    original: float
+
+
+def summarise(records: Records) -> Summary:
+    """Radii of all pictures."""
+    radii = [row.radius for row in records.rows]
+    originals = [picture.radius_original for picture in records.pictures]
+    return Summary(
+        count=len(radii),
+        unread=len(records.unread),
+        resized=sum(picture.resized_from is not None for picture in records.pictures),
+        median=lower_median(radii),
+        largest=max(radii),
+        median_original=lower_median(originals),
+        largest_original=max(originals),
+    )
+
+
+def by_prediction(records: Records) -> list[PredictionRow]:
+    """One row per class that was predicted, in the order of the classes."""
+    found, outcomes = [], records.outcomes
+    originals = [picture.radius_original for picture in records.pictures]
+    radii, predictions = outcomes.radius.tolist(), outcomes.prediction.tolist()
+    for number, name in enumerate(records.classes):
+        chosen = [place for place, prediction in enumerate(predictions) if prediction == number]
+        if chosen:
+            own = [radii[place] for place in chosen]
+            before = lower_median([originals[place] for place in chosen])
+            certified = sum(radius > 0 for radius in own)
+            found.append(PredictionRow(name, len(chosen), certified, lower_median(own), before))
+    return found
+
+
+def one_by_one(records: Records) -> list[PictureLine]:
+    """The first pictures."""
+    names = [*records.classes, ""]  # -1 is the runner-up of a single class
+    rows = zip(records.rows[:LISTED], records.pictures[:LISTED], strict=True)
+    return [
+        PictureLine(
+            picture.file,
+            names[row.prediction],
+            names[row.runner_up],
+            row.radius,
+            picture.resized_from or "",
+            picture.radius_original,
+        )
+        for row, picture in rows
+    ]
+
+
+def lower_median(numbers: Sequence[float]) -> float:
+    """Of two in the middle the lower one, as a radius should.
+
+    >>> lower_median([3.0, 1.0, 2.0, 4.0])
+    2.0
+    """
+    return sorted(numbers)[(len(numbers) - 1) // 2]
