@@ -6,6 +6,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import typer
+from PIL import Image
 
 import lipcert as lc
 from lipcert.cli.app import UsageError, app
@@ -134,6 +137,147 @@ def test_python_compiles_and_its_names_exist(shown: Shown) -> None:
                     found = getattr(found, name)
 
 
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a picture, and with a tiny run in place of that of `lipcert demo`."""
+    folder = tmp_path_factory.mktemp("docs")
+    config = lc.TrainConfig(data="digits", width=2, epochs=1, batch_size=256, lr=0.5)
+    lc.train(config, folder / "runs/demo")
+    Image.new("RGB", (40, 30), "teal").save(folder / "my.png")
+    return folder
+
+
+RUN = {
+    ("README.md", 0): {},
+    ("README.md", 1): {"depth=15": "depth=5, width=4"},
+    ("docs/add-a-layer.md", 2): {},
+    ("docs/audit.md", 0): {"[:100]": "[:4]", "images, out": "images, attacks=['noise', 'pgd'], out"},
+    ("docs/index.md", 0): {},
+    ("docs/training.md", 0): {},
+    ("docs/zoo.md", 0): {},
+}
+"""Blocks that are run by themselves, as they are or with something in them made smaller."""
+
+RUN_ELSEWHERE = {
+    ("docs/add-a-layer.md", 0): "below",
+    ("docs/add-a-layer.md", 1): "below",
+    ("docs/export.md", 0): "below",
+    ("docs/export.md", 1): "tests/export/test_onnx.py",
+    ("docs/export.md", 2): "below",
+    ("docs/export.md", 3): "below",
+    ("docs/export.md", 4): "below; slow, because it trains a network of the zoo",
+    ("docs/own-network.md", 0): "below",
+    ("docs/own-network.md", 1): "below",
+    ("docs/serve.md", 0): "tests/serve/test_service.py, which starts the service that it asks",
+}
+
+
+def run_block(page: str, index: int, names: dict[str, Any], smaller: dict[str, str]) -> dict[str, Any]:
+    """Execute one block of a page; returns the names that it leaves behind."""
+    source = blocks(ROOT / page, "python")[index]
+    for old, new in smaller.items():
+        assert source.count(old) == 1, f"{page} no longer has {old!r}"
+        source = source.replace(old, new)
+    exec(compile(source, page, "exec"), names)
+    return names
+
+
+def test_every_block_is_run_somewhere() -> None:
+    """Those of the recipes are in tests/test_recipes.py, where the packages are that they need."""
+    pages = [page for page in PAGES if "recipes" not in page.parts]
+    shown = {
+        (str(page.relative_to(ROOT)), index)
+        for page in pages
+        for index, _ in enumerate(blocks(page, "python"))
+    }
+    assert shown == RUN.keys() | RUN_ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize(("page", "index"), RUN)
+def test_python_runs(
+    page: str,
+    index: int,
+    demonstration: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(demonstration)
+    found = run_block(page, index, {}, RUN[page, index])
+    if "cert" in found:
+        assert found["cert"].radius.max() > 0
+    if page == "README.md" and index == 0:
+        assert lc.load("digits.proved.safetensors").hash == lc.load("runs/demo").hash  # type: ignore[union-attr]
+    if page == "docs/audit.md":
+        assert len(found["report"].records) == 4
+        assert Path("runs/demo/audit-100/audit.jsonl").is_file()
+    if "print(" in blocks(ROOT / page, "python")[index]:
+        assert capsys.readouterr().out
+
+
+def test_the_export_that_is_shown_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra export")
+    monkeypatch.chdir(tmp_path)
+    model = lc.lipconvnet(depth=5, num_classes=3, width=4, image_size=8, in_channels=1)
+    given = {"model": model, "names": ("ant", "bee", "cat"), "images": torch.rand(4, 1, 8, 8)}
+    found = run_block("docs/export.md", 0, given, {})
+    assert (found["cert"].radius > 0).all()
+    assert torch.equal(found["cert"].prediction, found["proved"].certify(given["images"]).prediction)
+
+
+def test_the_onnx_form_that_is_shown_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra export")
+    op = lc.operators
+
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Scaled(op.Mirror):
+        factor: float = 2.0
+
+        def apply(self, x: torch.Tensor) -> torch.Tensor:
+            return self.factor * x
+
+        def lipschitz_bound(self, input_shape: tuple[int, ...]) -> float:
+            return self.factor
+
+    emit = import_module("lipcert.export.emit").emit
+    copied = singledispatch(emit.dispatch(object))  # what is registered here stays here
+    for kind, case in emit.registry.items():
+        copied.register(kind, case)
+    for module in ("emit", "onnx_file"):
+        monkeypatch.setattr(f"lipcert.export.{module}.emit", copied)
+    parts = (Scaled(), op.Reshape(), op.Matrix(torch.eye(2, 4).double(), None))
+    shapes = ((1, 2, 2), (1, 2, 2), (4,))
+    proved = [op.Proved.of(part, "x", "X", shape) for part, shape in zip(parts, shapes, strict=True)]
+    network = lc.ProvedNetwork(op.Sequence(tuple(proved)), (1, 2, 2), ("a", "b"))
+    path = tmp_path / "a.onnx"
+    with pytest.raises(lc.errors.ArgumentError, match="Scaled has no ONNX form"):
+        lc.export.export_onnx(network, path)
+    run_block("docs/export.md", 2, {"Scaled": Scaled}, {})
+    lc.export.export_onnx(network, path)
+    images = torch.rand(3, 1, 2, 2)
+    assert lc.export.load(path).logits(images) == pytest.approx(2 * images.flatten(1)[:, :2].numpy())
+
+
+def test_the_estimator_that_is_shown_learns() -> None:
+    found = run_block("docs/export.md", 3, {}, {"random_state=0": "random_state=0, epochs=2"})
+    classifier, X, y = found["classifier"], found["X"][1400:], found["y"][1400:]
+    assert classifier.score(X, y) > 0.5  # a guess is right in a tenth of the cases
+    assert classifier.certify(X).radius.max() > 0
+
+
+@pytest.mark.slow
+def test_the_estimator_that_is_shown_starts_from_the_zoo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sklearn.datasets import load_digits
+
+    monkeypatch.chdir(tmp_path)
+    X, y = (array[:64] for array in load_digits(return_X_y=True))
+    found = run_block(
+        "docs/export.md", 4, {"lc": lc, "X": X, "y": y}, {"verbose=True": "verbose=True, epochs=1"}
+    )
+    assert found["classifier"].predict(X).shape == (64,)
+
+
 @pytest.mark.parametrize("name", ["SortFour", "Bounded"])
 def test_the_layers_that_are_shown_whole_work(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -217,6 +361,31 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs/api.md").read_text()
     shown = re.findall(r"^::: lipcert\.(?:[a-z_.]+\.)?(\w+)", text, re.MULTILINE)
     assert set(lc.__all__) - {"__version__"} <= set(shown)
+
+
+PUBLIC = {
+    "operators": lc.operators.__all__,
+    "data": lc.data.__all__,
+    "export": lc.export.__all__,
+    "nn": lc.nn.__all__,
+    "optim": lc.optim.__all__,
+    "errors": [name for name in dir(lc.errors) if name.endswith("Error")],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_name_of_a_public_module_is_in_the_reference(module: str) -> None:
+    """Classes and functions with an entry each, which may be that of `lc.NAME`; constants in a sentence."""
+    text = (ROOT / "docs/api.md").read_text()
+    entries = [path.rpartition(".") for path in re.findall(r"^::: ([\w.]+)", text, re.MULTILINE)]
+    shown = [getattr(import_module(home), name) for home, _, name in entries]
+    missing = [
+        name
+        for name in PUBLIC[module]
+        if not any(getattr(getattr(lc, module), name) is value for value in shown)
+        and f"`{module}.{name}`" not in text
+    ]
+    assert not missing
 
 
 def test_the_pages_count_right() -> None:

@@ -14,9 +14,10 @@ from PIL import Image
 import lipcert as lc
 from lipcert.certify.independent.resized import stretch
 from lipcert.certify.resized import ResizeBound, bound_resize
+from lipcert.data.picture import LUMA
 from lipcert.data.resize import resize_matrix, resize_square
 from lipcert.errors import ArgumentError, DataError
-from lipcert.pictures import LUMA, answers, check_shape, read_picture
+from lipcert.pictures import answers, check_shape, read_picture
 
 SIZES = [(20, 8), (33, 32), (31, 32), (8, 20), (1, 4), (7, 3), (300, 32), (64, 64)]
 
@@ -146,3 +147,41 @@ def test_what_cannot_be_read_is_named() -> None:
 def test_networks_that_take_no_pictures(shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match=r"^images: the network takes .*, but pictures are square"):
         check_shape(shape)
+
+
+def test_the_public_reader_gives_what_records_are_of(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(saved(random_picture(9, 12)).getvalue())
+    model = lc.lipconvnet(depth=5, num_classes=10, width=4, image_size=8, in_channels=1)
+    expected = read_picture(path, (1, 8, 8)).pixels[None]
+    for network in (model, lc.prove(model), (1, 8, 8), [1, 8, 8]):
+        assert torch.equal(lc.read_picture(path, network), expected)
+    assert torch.equal(lc.read_picture(str(path), model), expected)
+    with path.open("rb") as file:
+        file.read(1)  # wherever it was read to
+        assert torch.equal(lc.read_picture(file, model), expected)
+    assert (expected.shape, expected.dtype) == ((1, 1, 8, 8), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ((3, 8, 6), "it takes 3x8x6, but pictures are square"),
+        ((2, 8, 8), "it takes 2x8x8, but pictures are square"),
+        ((3, 8, 8.0), r"expected a network with a known input shape, or the shape .*, got \(3, 8, 8.0\)"),
+        ("lipconvnet5-cifar10", "expected a network with a known input shape, .* got 'lipconvnet5-cifar10'"),
+        (torch.nn.Linear(2, 2), "expected a network with a known input shape, .* got Linear"),
+    ],
+)
+def test_the_public_reader_refuses_what_takes_no_pictures(network: object, message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^network: {message}"):
+        lc.read_picture(saved(random_picture(8, 8)), network)
+
+
+def test_the_public_reader_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    with pytest.raises(DataError, match=r"a\.png: expected a picture: No such file"):
+        lc.read_picture(path, (3, 8, 8))
+    path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"a\.png: cannot be read as a PNG, JPEG or WebP image$"):
+        lc.read_picture(str(path), (3, 8, 8))

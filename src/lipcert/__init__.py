@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lipcert.certify.network import ProvedNetwork
     from lipcert.certify.prove import certify, prove
     from lipcert.certify.saving import save
+    from lipcert.data.picture import read_picture
     from lipcert.estimator import RobustClassifier
     from lipcert.models.freezing import freeze
     from lipcert.models.lipconvnet import LipConvnet, lipconvnet
@@ -115,6 +116,7 @@ __all__ = [
     "parameter_groups",
     "prove",
     "radius_from_l1",
+    "read_picture",
     "register_activation",
     "register_convolution",
     "register_head",
@@ -175,6 +177,7 @@ _HOMES = {
     "parameter_groups": "training.optimizer",
     "prove": "certify.prove",
     "radius_from_l1": "certify.curve",
+    "read_picture": "data.picture",
     "register_activation": "nn.contract",
     "register_convolution": "nn.contract",
     "register_head": "nn.contract",

@@ -8,20 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.resized import ResizeBound, bound_resize
-from lipcert.data.image import centre_square, decode, open_picture
-from lipcert.data.resize import resize_matrix, resize_square
+from lipcert.data.image import decode, open_picture
+from lipcert.data.picture import as_input, is_square
+from lipcert.data.resize import resize_matrix
 from lipcert.errors import ArgumentError, DataError
 from lipcert.operators import Shape
-
-LUMA = np.array([19595, 38470, 7471]) / 65536
-"""Weights of red, green and blue in a grey picture: ITU-R BT.601, as in Pillow. They sum to exactly 1."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Picture:
 
 def check_shape(shape: Shape) -> None:
     """Raise an ArgumentError for a network that takes something else than square grey or colour pictures."""
-    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
+    if not is_square(shape):
         raise ArgumentError(
             f"images: the network takes {'x'.join(map(str, shape))}, but pictures are square, with 1 or 3 "
             "channels; use ProvedNetwork.certify"
@@ -63,9 +60,9 @@ def check_shape(shape: Shape) -> None:
 def read_picture(
     source: Path | BinaryIO, shape: Shape, *, resize: bool = True, name: str | None = None
 ) -> Picture:
-    """Read a file as a network for images of `shape` takes it.
+    """Read a file as a network for images of `shape` takes it, with what records say of the file.
 
-    The centre square is cut out and resized in float64; nothing is rounded to 8 bits on the way.
+    The pixels are those of the public `lipcert.read_picture`.
 
     Args:
         source: a file, or its content, open for reading.
@@ -83,17 +80,13 @@ def read_picture(
     sha256 = hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
     source.seek(0)
     whole = decode(source, name)
-    channels, side, _ = shape
+    side = shape[1]
     height, width = whole.shape[:2]
     if (height, width) != (side, side) and not resize:
         raise DataError(
             f"{name}: is {width}x{height}, but the network takes {side}x{side}; leave out --no-resize"
         )
-    pixels = resize_square(centre_square(whole), side)
-    if channels == 1:
-        pixels = pixels @ LUMA[:, None]
-    found = torch.from_numpy(pixels.clip(0, 1)).permute(2, 0, 1).contiguous()
-    return Picture(found, sha256, (width, height))
+    return Picture(as_input(whole, shape), sha256, (width, height))
 
 
 def as_levels(picture: Picture) -> tuple[Tensor, str | None]:

@@ -1,6 +1,7 @@
 """lipcert bench: what it prints, and in whose turn it measures."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from .conftest import Command
 
 @pytest.mark.parametrize(("bf16", "last"), [(True, "bf16-mixed, ratio"), (False, "no instructions for it")])
 def test_a_few_lines_with_ratios(
-    command: Command, monkeypatch: pytest.MonkeyPatch, bf16: bool, last: str
+    command: Command, counts: Counter[str], monkeypatch: pytest.MonkeyPatch, bf16: bool, last: str
 ) -> None:
     def run_once(works: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
         for work in works:
@@ -24,6 +25,10 @@ def test_a_few_lines_with_ratios(
     result = command("bench")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
+    assert re.search(
+        r"^loading its proved file of [\d.]+ MB: 300 ms, its hash is checked$", result.out, re.MULTILINE
+    )
+    assert (counts["read a proved network"], counts["prove a model"]) == (2, 0)  # to use it, and to time it
     assert any(line.startswith("1 image: 300 ms proved certificate, 300 ms frozen") for line in lines)
     assert len(re.findall(r"ratio 1\.00", result.out)) == 2 + bf16
     assert last in lines[-1]

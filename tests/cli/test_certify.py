@@ -167,6 +167,17 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     assert (changed.code, "digit.png: has changed since it was certified" in changed.err) == (2, True)
 
 
+def test_python_certifies_the_same_picture(command: Command, run: Path, pictures: list[Path]) -> None:
+    network = lc.load(run)
+    assert isinstance(network, lc.ProvedNetwork)
+    for file in pictures:  # one of the network's size, one of another
+        found = json.loads(command("certify", run, "--images", file, "--json").out)
+        expected = network.certify(lc.read_picture(file, network))
+        assert found["radius"] == float(expected.radius)
+        assert found["margin"] == float(expected.margin)
+        assert found["prediction"] == network.classes[int(expected.prediction)]
+
+
 def test_the_run_may_come_last(command: Command, run: Path, pictures: list[Path]) -> None:
     result = command("certify", "--images", *pictures, run, "--json")
     files = [json.loads(line)["file"] for line in result.out.splitlines()]

@@ -1,3 +1,4 @@
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lipcert.data import read_image
+from lipcert.data.image import read_image
 from lipcert.errors import DataError
 
 
@@ -105,11 +106,12 @@ def test_another_format_under_a_false_name_is_refused(path: Path) -> None:
         read_image(path)
 
 
-def test_an_animation_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "moves.webp"
+@pytest.mark.parametrize("suffix", ["png", "webp"])
+def test_an_animation_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"moves.{suffix}"
     frames = [Image.new("RGB", (4, 4), (level, 0, 0)) for level in (0, 250)]
     frames[0].save(path, save_all=True, append_images=frames[1:])
-    with pytest.raises(DataError, match=r"moves\.webp: .*it is an animation"):
+    with pytest.raises(DataError, match=rf"moves\.{suffix}: .*it is an animation"):
         read_image(path)
 
 
@@ -187,3 +189,54 @@ def test_a_missing_or_empty_file_is_named(path: Path) -> None:
     path.touch()
     with pytest.raises(DataError, match=r"picture\.png: cannot be read"):
         read_image(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b.png", "\ud800.png"], ids=["NUL", "half"])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(DataError, match=r"\.png': expected a picture: no file can have this name$") as raised:
+        read_image(name)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"picture\.png: expected a picture, got a pipe or a device"):
+        read_image(path)
+
+
+def write_mpo(path: Path, orientation: int) -> None:
+    """Two pictures in one JPEG file, as phones write them."""
+    pixels = np.zeros((20, 30, 3), dtype=np.uint8)
+    pixels[:, :15] = 200
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    first, second = Image.fromarray(pixels), Image.fromarray(255 - pixels)
+    first.save(path.with_suffix(".alone.jpg"), exif=exif)
+    first.save(path, "MPO", save_all=True, append_images=[second], exif=exif)
+    with Image.open(path) as found:
+        assert (found.format, found.n_frames) == ("MPO", 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_of_several_pictures_in_a_jpeg_file_the_first_is_read(tmp_path: Path, orientation: int) -> None:
+    path = tmp_path / "phone.jpg"
+    write_mpo(path, orientation)
+    np.testing.assert_array_equal(
+        read_image(path).numpy(), read_image(path.with_suffix(".alone.jpg")).numpy()
+    )
+
+
+def test_the_second_picture_of_a_jpeg_file_may_be_damaged_but_not_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "phone.jpg"
+    write_mpo(path, 1)
+    whole, alone = path.read_bytes(), path.with_suffix(".alone.jpg")
+    path.write_bytes(whole[:-50])
+    np.testing.assert_array_equal(read_image(path).numpy(), read_image(alone).numpy())
+    path.write_bytes(whole[: alone.stat().st_size - 50])
+    with pytest.raises(DataError, match=r"phone\.jpg: cannot be read .*[tT]runcated"):
+        read_image(path)
+    # Without its index Pillow takes the file for an ordinary one, which is no reason to warn.
+    assert b"MPF\0II*\0" in whole
+    path.write_bytes(whole.replace(b"MPF\0II*\0", b"MPF\0XX*\0"))
+    np.testing.assert_array_equal(read_image(path).numpy(), read_image(alone).numpy())

@@ -27,12 +27,13 @@ def bench(
         int | None, typer.Option("--threads", min=1, help="Threads for torch; all cores by default.")
     ] = None,
 ) -> None:
-    """Measure within a minute how fast this machine certifies and trains a network that ships.
+    """Measure within a minute how fast this machine loads, certifies and trains a network that ships.
 
     The two sides of a line take turns, and times are medians, so that a busy machine slows both alike.
     """
     import torch
 
+    from lipcert.certify.network_file import read_network
     from lipcert.cli.selftest import environment
     from lipcert.machine import has_bf16, in_turns
     from lipcert.models.freezing import freeze
@@ -49,6 +50,9 @@ def bench(
     proved, model = run.network, load(weights_of(run))
     frozen = freeze(model)
     say(f"{NETWORK}: {proved.name}")
+    (loading,) = in_turns([partial(read_network, run.file)], 5)
+    size = run.file.stat().st_size / 1e6
+    say(f"loading its proved file of {size:.2g} MB: {1000 * loading:.3g} ms, its hash is checked")
     for count, repetitions in ((1, 20), (64, 3)):
         images = torch.rand(count, *proved.input_shape)
         with torch.inference_mode():

@@ -5,7 +5,6 @@ from lipcert.data.augment import Augmentation, CropFlip
 from lipcert.data.batches import Batches
 from lipcert.data.dataset import Dataset, to_float
 from lipcert.data.fetch import download
-from lipcert.data.image import read_image
 from lipcert.data.sources import NAMES, load
 from lipcert.data.split import HeldOut, hold_out
 
@@ -21,6 +20,5 @@ __all__ = [
     "download",
     "hold_out",
     "load",
-    "read_image",
     "to_float",
 ]

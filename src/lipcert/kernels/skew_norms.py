@@ -5,10 +5,12 @@ The derivative of the largest singular value s = <v, A u> is the derivative of t
 """
 
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.precision import without_autocast
 from lipcert.kernels.skew import Pivot, SkewOperator
 from lipcert.kernels.taps import kernel_from_taps
@@ -21,10 +23,27 @@ several times too small, p(A) leaves its interval, and a run with few channels o
 
 def start_vector(like: Tensor, *shape: int, seed: int = 0) -> Tensor:
     """A unit vector that is the same in every process and at every call."""
-    generator = torch.Generator().manual_seed(seed)
-    vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-    vector /= torch.linalg.vector_norm(vector)
+    vector: Tensor = _Drawn.apply(seed, shape)  # type: ignore[no-untyped-call]
     return vector.to(like.device, like.dtype)
+
+
+class _Drawn(OfWeights):
+    """A seeded draw. `torch.vmap` refuses random numbers, but passes by a function that no batch reaches."""
+
+    @staticmethod
+    def forward(seed: int, shape: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        vector /= torch.linalg.vector_norm(vector)
+        return vector
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[int, tuple[int, ...]], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
+        return None, None
 
 
 @torch.no_grad()
