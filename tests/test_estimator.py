@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -265,6 +266,18 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     lc.save(lc.lipconvnet(5, num_classes=3, width=3, image_size=12, head="orthogonal", series="wide"), file)
     return str(file)
+
+
+def test_what_is_printed_speaks_of_training_samples(
+    digits: tuple[np.ndarray, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    RobustClassifier(**TINY, verbose=True).fit(digits[0][:60] / 16, digits[1][:60])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(
+        r"epoch 5  loss \S+  on 32 of the training samples: \d+\.\d\d% right, \d+\.\d\d% certified at 36/255 "
+        r"\(estimate\)",
+        last,
+    )
 
 
 def test_radii_on_resized_grey_samples_are_those_of_the_samples(

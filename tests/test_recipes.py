@@ -44,10 +44,12 @@ def need(module: str, package: str) -> None:
         pytest.skip(f"{package} is not installed")
 
 
-def run(page: str, *, count: int | None = None, **names: Any) -> dict[str, Any]:
-    """Execute the first `count` Python blocks of a page, one after the other, and return their names."""
-    for text in blocks(RECIPES / f"{page}.md", "python")[:count]:
-        exec(compile(text, page, "exec"), names)
+def run(page: str, *numbers: int) -> dict[str, Any]:
+    """Execute these Python blocks of a page, by default all, one after the other, and return their names."""
+    names: dict[str, Any] = {}
+    found = blocks(RECIPES / f"{page}.md", "python")
+    for number in numbers or range(len(found)):
+        exec(compile(found[number], page, "exec"), names)
     return names
 
 
@@ -87,12 +89,12 @@ def test_hugging_face(monkeypatch: pytest.MonkeyPatch, demonstration: Path) -> N
         exec(blocks(RECIPES / "hugging-face.md", "python")[-1], found)
 
 
-def test_foolbox_and_art() -> None:
-    need("foolbox", "foolbox")
-    need("art", "adversarial-robustness-toolbox")
-    found = run("attacks", count=2)
-    assert found["ratios"](found["found"]).min() >= 1
-    found = run("attacks")
+@pytest.mark.parametrize(
+    ("module", "package", "block"), [("foolbox", "foolbox", 1), ("art", "adversarial-robustness-toolbox", 2)]
+)
+def test_attack_libraries(module: str, package: str, block: int) -> None:
+    need(module, package)
+    found = run("attacks", 0, block)
     near = found["ratios"](found["found"])
     assert len(near) > 0
     assert near.min() >= 1
@@ -102,7 +104,7 @@ def test_foolbox_and_art() -> None:
 
 
 def test_robustbench() -> None:
-    found = run("robustbench", count=1)
+    found = run("robustbench", 0)
     model = found["model"]
     # What RobustBench's clean_accuracy and AutoAttack ask of a model.
     assert isinstance(model, torch.nn.Module)
@@ -128,7 +130,7 @@ def test_mlflow() -> None:
     need("sqlalchemy", "sqlalchemy, which mlflow needs for its database,")
     import mlflow
 
-    run("logging", count=2)
+    run("logging", 0, 1)
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("Default").experiment_id])
     losses, certified = logged_lines("runs/mlflow")

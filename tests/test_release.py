@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tools import check_wheel, dependencies, matrix
@@ -51,12 +52,60 @@ def test_promised_pythons_are_tested() -> None:
     promised = {c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)}
     (ci,) = re.findall(r'python-version: "(.*?)"', (ROOT / ".github/workflows/ci.yml").read_text())
     assert promised == {ci, *matrix.PYTHONS.values()}
-    assert PROJECT["requires-python"] == f">={ci}"
+    first, last = sorted(promised, key=Version)[:: len(promised) - 1]
+    major, minor = last.split(".")
+    assert PROJECT["requires-python"] == f">={first},<{major}.{int(minor) + 1}"
 
 
-@pytest.mark.parametrize("part", [*matrix.PARTS, *matrix.MORE["newest"]])
+PARTS = {part for calls in matrix.TESTS.values() for call in calls for part in call if "/" in part}
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
 def test_the_matrix_names_tests_that_exist(part: str) -> None:
     assert (ROOT / part).exists()
+
+
+def test_the_oldest_environment_has_the_lower_bounds_of_the_extras() -> None:
+    groups = dependencies.declared()
+    assert set(matrix.EXTRAS) == groups.keys() - {"", "dev", "docs"}
+    asked = [Requirement(text) for text in matrix.requirements("oldest")]
+    assert {r.name for name in matrix.EXTRAS for r in groups[name]} <= {r.name for r in asked}
+    versions = {r.name: next(iter(r.specifier)).version for r in asked}
+    assert len(versions) == len(asked)
+    for requirement in (r for name in ("", *matrix.EXTRAS) for r in groups[name]):
+        assert requirement.specifier.contains(versions[requirement.name])
+    # Of two extras that are installed together the lower bounds must be: gradio 6 needs this fastapi.
+    assert Version(versions["fastapi"]) >= Version("0.115.2")
+
+
+def test_the_packages_of_the_recipes_are_those_that_their_tests_need() -> None:
+    needed = re.findall(r'need\("\w+", "([\w-]+)', (ROOT / "tests/test_recipes.py").read_text())
+    needed += ["foolbox", "adversarial-robustness-toolbox"]
+    # mlflow brings its database.
+    assert set(needed) - {"sqlalchemy"} <= set(matrix.requirements("recipes"))
+
+
+@pytest.mark.parametrize("named", [[], ["recipes", "oldest"]])
+def test_a_dry_run_lists_packages_and_tests(
+    named: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["matrix", "--list", *named])
+    matrix.main()
+    printed = capsys.readouterr().out
+    assert re.findall(r"^(\w+): Python", printed, re.MULTILINE) == (named or list(matrix.PYTHONS))
+    for part in ("oldest: Python 3.12\n  pip install torch==2.4 ", " ray==2.40 ", " gradio==6 ", " mlflow "):
+        assert part in printed
+    assert "  pytest -m slow -rs tests/test_recipes.py" in printed
+
+
+def test_a_row_counts_all_calls(tmp_path: Path) -> None:
+    reports = [tmp_path / "0.xml", tmp_path / "1.xml"]
+    for report, tests in zip(reports, (10, 5), strict=True):
+        suite = f'<testsuite tests="{tests}" skipped="1" timestamp="2026-01-02T03:04:05"/>'
+        report.write_text(f"<testsuites>{suite}</testsuites>")
+    found = {"Python": "3.12.1", "torch": "2.4.0", "numpy": "1.26.0", "scikit-learn": "1.6.0"}
+    expected = "| oldest | 3.12.1 | 2.4.0 | 1.26.0 | 1.6.0 | 13 | 2 | 2026-01-02 |"
+    assert matrix.row("oldest", found, reports) == expected
 
 
 def test_the_tested_ranges_are_those_that_are_promised() -> None:
@@ -90,6 +139,14 @@ def test_the_lock_has_a_hash_for_every_package_and_the_pinned_versions() -> None
         locked[matched[1]] = matched[2].partition("+")[0]
     assert all(locked[name] == PINS[name] for name in locked.keys() & PINS.keys())
     assert {r.name for r in dependencies.declared()[""]} <= locked.keys()
+
+
+def test_the_page_names_every_command_that_downloads() -> None:
+    section = (ROOT / "docs/dependencies.md").read_text().partition("## Network")[2].partition("\n## ")[0]
+    commands = (ROOT / "src/lipcert/cli").glob("*.py")
+    named = {f"lipcert {path.stem} --download" for path in commands if '"--download"' in path.read_text()}
+    assert named
+    assert all(f"`{name}`" in section for name in (*named, "lipcert data download"))
 
 
 def archives(folder: Path, inside: list[str], sources: list[str]) -> tuple[Path, Path]:

@@ -1,12 +1,13 @@
 """Test the ends of the version ranges that pyproject.toml promises, each in an environment of its own.
 
-    python -m tools.matrix [oldest] [newest] [--folder .matrix] [-- PYTEST ARGUMENTS]
+    python -m tools.matrix [oldest] [newest] [recipes] [--folder .matrix] [--list] [-- PYTEST ARGUMENTS]
 
-`oldest` has the lowest version of every dependency, `newest` the highest that there is. Between them, with
-the oldest Python, lie the versions of constraints.txt, which continuous integration tests. An environment
+`oldest` has the lowest version of every dependency, those of the extras included, `newest` the highest that
+there is. Between them, with the oldest Python, lie the versions of constraints.txt, which continuous
+integration tests. `recipes` has the packages that docs/recipes is about, and runs that folder. An environment
 that is there is used again; remove its folder to have it made again. Run it before a release: each takes some
 gigabytes, because most versions of torch are built for CUDA alone. It ends with rows for the table in
-docs/dependencies.md.
+docs/dependencies.md. `--list` only prints what would be installed and run.
 """
 
 import argparse
@@ -22,11 +23,12 @@ from packaging.requirements import Requirement
 from tools.check_wheel import ROOT, new_environment, run
 from tools.dependencies import declared
 
-PYTHONS = {"oldest": "3.12", "newest": "3.13"}
+PYTHONS = {"oldest": "3.12", "newest": "3.13", "recipes": "3.12"}
 """The environments; Python 3.11 is that of continuous integration."""
 WARNINGS = {
     "oldest": ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
     "newest": ("-W", "ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
+    "recipes": (),
 }
 """Old packages use what newer ones have deprecated; with the newest, every warning is an error but for that
 of torch.compile about the first release of Python 3.13.
@@ -52,8 +54,33 @@ PARTS = (
     "tests/cli/test_selftest.py",
 )
 """Tests that call every dependency: layers, proofs, training, scikit-learn, pictures, plots, command line."""
-MORE = {"oldest": (), "newest": ("tests/devices",)}
-"""Fake CUDA tensors are a part of torch that changes fast."""
+EXTRAS = ("audit", "cluster", "explore", "export", "log", "serve")
+"""Extras of users, whose lowest versions are in the oldest environment too."""
+OF_EXTRAS = (
+    "tests/attacks",
+    "tests/explore",
+    "tests/export",
+    "tests/serve",
+    "tests/training/test_training_metrics.py",
+)
+RECIPES = (
+    "lightning",
+    "adversarial-robustness-toolbox",
+    "mlflow",
+    "wandb",
+    "huggingface_hub",
+    "foolbox",
+    "onnx",
+    "onnxruntime",
+)
+"""Packages of docs/recipes; its tests skip what is not installed."""
+TESTS: dict[str, list[tuple[str, ...]]] = {
+    "oldest": [(*PARTS, *OF_EXTRAS), ("-m", "slow", "tests/cli/test_certify_on_cluster.py")],
+    # Fake CUDA tensors are a part of torch that changes fast.
+    "newest": [(*PARTS, "tests/devices")],
+    "recipes": [("-m", "slow", "-rs", "tests/test_recipes.py")],
+}
+"""Arguments of each call of pytest. Ray's tests are slow, and so are all recipes."""
 
 
 def requirements(environment: str) -> list[str]:
@@ -63,11 +90,15 @@ def requirements(environment: str) -> list[str]:
     'torch'
     >>> requirements("oldest")[0].startswith("torch==2.")
     True
+    >>> "mlflow" in requirements("recipes")
+    True
     """
-    needed = declared()[""]
-    if environment == "newest":
-        return [requirement.name for requirement in needed]
-    return [f"{requirement.name}=={lowest(requirement)}" for requirement in needed]
+    groups = declared()
+    if environment == "oldest":
+        needed = [requirement for group in ("", *EXTRAS) for requirement in groups[group]]
+        return [f"{requirement.name}=={lowest(requirement)}" for requirement in needed]
+    names = [requirement.name for requirement in groups[""]]
+    return names if environment == "newest" else [*names, *RECIPES]
 
 
 def lowest(requirement: Requirement) -> str:
@@ -112,34 +143,55 @@ def versions(python: Path) -> dict[str, str]:
     return found
 
 
-def row(environment: str, found: dict[str, str], report: Path) -> str:
-    """The row of the table in docs/dependencies.md, with what pytest counted."""
-    counts = ElementTree.parse(report).getroot()[0].attrib
-    tests, skipped = int(counts["tests"]), int(counts["skipped"])
+def row(environment: str, found: dict[str, str], reports: list[Path]) -> str:
+    """The row of the table in docs/dependencies.md, with what pytest counted in all its calls."""
+    counts = [ElementTree.parse(report).getroot()[0].attrib for report in reports]
+    tests, skipped = (sum(int(count[name]) for count in counts) for name in ("tests", "skipped"))
     shown = [found[name] for name in ("Python", *SHOWN)]
-    day = counts["timestamp"].partition("T")[0]
+    day = counts[-1]["timestamp"].partition("T")[0]
     return f"| {' | '.join([environment, *shown, str(tests - skipped), str(skipped), day])} |"
+
+
+def listing(environment: str) -> str:
+    """What the environment would hold, and the calls of pytest there."""
+    packages = " ".join((*requirements(environment), *TOOLS))
+    calls = [f"  pytest {' '.join(arguments)}" for arguments in TESTS[environment]]
+    return "\n".join([f"{environment}: Python {PYTHONS[environment]}", f"  pip install {packages}", *calls])
 
 
 def main() -> None:
     """Make each environment, run the tests there, and say which versions passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("environments", nargs="*", choices=[*PYTHONS, []], default=[*PYTHONS])
+    parser.add_argument("environments", nargs="*", choices=[*PYTHONS, []], default=[])
     parser.add_argument("--folder", type=Path, default=ROOT / ".matrix", help="where environments are kept")
+    parser.add_argument("--list", action="store_true", help="print what would be installed and run")
     own, tests = sys.argv[1:], []
     if "--" in own:
         place = own.index("--")
         own, tests = own[:place], own[place + 1 :]
     arguments = parser.parse_args(own)
+    environments = arguments.environments or [*PYTHONS]
+    if arguments.list:
+        print(*map(listing, environments), sep="\n")
+        return
     rows = []
-    for environment in arguments.environments:
+    for environment in environments:
         folder = arguments.folder.resolve() / environment
-        python, report = prepare(environment, folder), folder / "tests.xml"
+        python, reports = prepare(environment, folder), []
         found = versions(python)
         print(*(f"{name} {version}" for name, version in found.items()), sep=", ", flush=True)
-        options = (f"--junit-xml={report}", *WARNINGS[environment], *(tests or (*PARTS, *MORE[environment])))
-        run(python, "-m", "pytest", *options, shown=True)
-        rows.append(row(environment, found, report))
+        for number, call in enumerate([tuple(tests)] if tests else TESTS[environment]):
+            reports.append(folder / f"tests{number}.xml")
+            run(
+                python,
+                "-m",
+                "pytest",
+                f"--junit-xml={reports[-1]}",
+                *WARNINGS[environment],
+                *call,
+                shown=True,
+            )
+        rows.append(row(environment, found, reports))
     print(*rows, sep="\n")
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from lipcert.cli.app import main
+from lipcert.nn import checks
 from lipcert.nn import selftest as module
 from lipcert.nn.activations import MaxMin
 from lipcert.nn.shape import Flatten
@@ -20,6 +21,17 @@ def test_a_report_to_paste(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     for line in ("torch ", "Python ", "device cpu", "MaxMin() on (4, 2, 2), cpu", "9 checks passed on cpu"):
         assert line in printed
     assert "  pass  Evaluation computes the operator that freeze returns: difference 0" in printed
+
+
+def test_every_layer_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = list(module.examples())
+    monkeypatch.setattr(checks, "CHECKS", ())
+    assert run(monkeypatch, "--device", "cpu") == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.endswith("), cpu")]
+    assert len(heads) == len(set(heads)) == len(layers)
+    assert "OrthogonalHead(6, 4 (linear): OrthogonalLinear(6, 4, method='bjorck')) on (6,), cpu" in heads
 
 
 def test_a_failure_is_told_and_exits_with_1(

@@ -1,5 +1,6 @@
 """From modules to operators: layers by path and shape, traced forwards, and refusals by name."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -74,7 +75,7 @@ def test_a_plain_linear_layer_is_a_matrix() -> None:
     assert operator.parts[-1].weight.data_ptr() != linear.weight.data_ptr()
 
 
-@pytest.mark.parametrize("module", [nn.Identity(), nn.Dropout(0.5), nn.Flatten()], ids=repr)
+@pytest.mark.parametrize("module", [nn.Identity(), nn.Dropout(0.5), nn.Flatten(), nn.Flatten(-3)], ids=repr)
 def test_modules_of_torch_that_change_no_number(module: nn.Module) -> None:
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64)
     assert torch.equal(read(nn.Sequential(module), (3, 2, 2)).apply(x), module.eval()(x))
@@ -85,6 +86,41 @@ def test_the_padding_of_a_plain_convolution(padding: str | int | tuple[int, int]
     module = nn.Conv2d(2, 3, 3, padding=padding, dilation=2).double()  # type: ignore[arg-type]
     x = torch.randn(2, 2, 6, 5, dtype=torch.float64)
     torch.testing.assert_close(read(nn.Sequential(module), (2, 6, 5)).apply(x), module(x))
+
+
+@pytest.mark.parametrize(
+    ("size", "dilation"), [(2, 1), (4, 1), ((3, 2), 1), ((2, 3), (3, 2)), (4, 3), ((1, 4), (1, 5))], ids=repr
+)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
+def test_the_padding_of_an_even_kernel_differs_from_side_to_side(
+    size: int | tuple[int, int], dilation: int | tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(2, 4, size, padding="same", dilation=dilation, groups=2)  # type: ignore[arg-type]
+    model = nn.Sequential(convolution, nn.Flatten()).double()
+    images = torch.rand(2, 2, 6, 5, dtype=torch.float64)
+    proved = lc.prove(model, (2, 6, 5))
+    with torch.no_grad():
+        torch.testing.assert_close(proved.logits(images), model(images), rtol=0, atol=1e-14)
+    norm = float(torch.linalg.matrix_norm(dense_jacobian(proved.operator.apply, (2, 6, 5)), 2))
+    assert norm * (1 - 1e-12) <= proved.operator.lipschitz_bound((2, 6, 5)) <= 1.01 * norm
+
+
+@pytest.mark.parametrize("kind", ["spectral_norm", "orthogonal", "weight_norm"])
+@pytest.mark.parametrize("layer", [nn.Conv2d(1, 4, 2), nn.Linear(2, 4)], ids=repr)
+def test_a_parametrized_layer_says_how_it_becomes_a_plain_one(layer: nn.Module, kind: str) -> None:
+    model = nn.Sequential(nn.Identity(), copy.deepcopy(layer), nn.Flatten())
+    getattr(nn.utils.parametrizations, kind)(model[1])
+    name = type(layer).__name__
+    expected = rf"^1: {name} has a parametrized weight, .* torch.nn.utils.parametrize.remove_parametrizations"
+    with pytest.raises(NotProvedError, match=expected):
+        lc.prove(model, (1, 2, 2))
+    nn.utils.parametrize.remove_parametrizations(model[1], "weight")
+    images = torch.rand(2, 1, 2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        plain = nn.Sequential(model[1], nn.Flatten()).double()
+        if name == "Conv2d":
+            assert torch.equal(lc.prove(plain, (1, 2, 2)).logits(images), plain(images))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +147,8 @@ def test_a_side_alone_in_a_tuple_stands_for_both() -> None:
 
 
 def test_maps_beyond_all_memory_are_refused_at_once() -> None:
-    with pytest.raises(ArgumentError, match=r"^1: Upsample makes \(1, 1000000, 1000000\), more than"):
-        read(nn.Sequential(nn.ReLU(), nn.Upsample(scale_factor=1e6)), (1, 1, 1))
+    with pytest.raises(ArgumentError, match=r"^2: Upsample makes \(1, 64000, 64000\), more than"):
+        read(nn.Sequential(*(nn.Upsample(scale_factor=40) for _ in range(3))), (1, 1, 1))
 
 
 def test_unknown_modules_are_refused_by_path_and_name() -> None:

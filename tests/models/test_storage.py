@@ -322,7 +322,7 @@ def test_own_models_are_saved_as_what_is_proved(tmp_path: Path) -> None:
     [
         (nn.Flatten(), {"compact": True}, "compact: only the weights of a builder's network can be rounded"),
         (nn.Flatten(), {}, "input_shape: Flatten does not say which images it takes"),
-        (nn.GELU(), {"input_shape": (4,)}, "model: GELU has no proved bound"),
+        (nn.GELU(), {"input_shape": (4, 1, 1)}, "model: GELU has no proved bound"),
         (tiny, {"classes": "ab"}, "input_shape, classes: the network has its own; leave them out"),
     ],
 )

@@ -146,6 +146,7 @@ def test_a_channel_that_batch_normalisation_drops_is_not_folded_into_what_follow
         (lambda: lc.Center(2, momentum=2.0), "momentum: expected a number between 0 and 1, got 2.0"),
         (lambda: lc.Center(2)(torch.ones(1, 3)), r"Center: expected 2 channels, got shape \(3,\)"),
         (lambda: lc.Residual(nn.ReLU(), weight=-0.1), "weight: expected a number between 0 and 1, got -0.1"),
+        (lambda: lc.Residual(3), "body: expected a torch.nn.Module, got int"),  # type: ignore[arg-type]
         (lambda: lc.mirrored(torch.relu), "model: expected a torch.nn.Module, got builtin"),
         (lambda: lc.average(nn.ReLU()), "models: expected a list of networks, got ReLU"),  # type: ignore[call-overload]
         (lambda: lc.average([nn.ReLU()], ["a"]), "weights: expected a number for each model"),  # type: ignore[list-item]

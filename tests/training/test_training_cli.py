@@ -185,11 +185,35 @@ def test_larger_pictures_start_from_the_zoo_where_its_layers_fit(photos, tmp_pat
 
 
 @pytest.mark.parametrize(("pictures", "batch_size", "epochs"), [(600, 64, 30), (60_000, 512, 18)])
-def test_more_pictures_make_larger_batches_and_fewer_passes(monkeypatch, pictures, batch_size, epochs):
+def test_more_pictures_make_larger_batches_and_fewer_passes(
+    photos, monkeypatch, pictures, batch_size, epochs
+):
     known = recipes._Images(int(0.72 * pictures), pictures, 10, True)
     monkeypatch.setattr(recipes, "_look_at", lambda data: known)
-    options = recipes.apply_recipe("fast", {"data": "photos"}).options
+    options = recipes.apply_recipe("fast", {"data": str(photos)}).options
     assert (options["batch_size"], options["epochs"]) == (batch_size, epochs)
+
+
+@pytest.mark.parametrize("recipe", ["fast", "paper"])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("phx", "data: no folder 'phx' is here and no dataset has that name; expected a folder of images, "),
+        ("photo", "cifar100 or digits; did you mean 'photos'?"),
+        ("digts", "cifar100 or digits; did you mean 'digits'?"),
+        ("./photo", "photo: no such folder; expected a folder of images in one subfolder per class; did you "
+         "mean './photos'?"),
+        ("none/photo", "none/photo: no such folder; expected a folder of images in one subfolder per class"),
+    ],
+)  # fmt: skip
+def test_data_that_are_not_there_are_told_before_the_recipe(
+    photos, command, monkeypatch, recipe, data, expected
+):
+    monkeypatch.chdir(photos.parent)
+    code, printed, errors = command("train", "--data", data, "--recipe", recipe)
+    assert (code, printed) == (2, "")
+    assert expected in errors
+    assert not (photos.parent / "runs").exists()
 
 
 def test_a_run_without_a_folder_gets_one_of_its_own(tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_best_is_chosen_on_held_out_images_by_all_accuracies(whole, tmp_path, mo
     monkeypatch.setattr(loop, "held_out_accuracy", measured)
     best = train(QUICK, tmp_path / "run").best
     assert best["step"] == 15
-    assert best["selected_by"] == "mean of standard and certified accuracies"
+    assert best["selected_by"].startswith("mean of standard and certified accuracies; if equal, ")
 
 
 def test_saved_models_load_and_are_those_of_the_summary(whole):
@@ -265,7 +265,8 @@ def test_both_models_are_measured_and_recorded(averaged):
     scores = {}
     for record in records:
         found = {"raw": record["held_out"], "average": record["held_out_average"]}
-        assert record["better"] == max(found, key=lambda name: selection_score(found[name]))
+        ranks = {n: (selection_score(found[n]), found[n]["mean_radius"]) for n in found}
+        assert record["better"] == max(ranks, key=lambda name: ranks[name])
         scores |= {(record["step"], name): selection_score(found[name]) for name in found}
     best = summary.best["step"], summary.best["weights"]
     assert scores[best] == max(scores.values())
@@ -575,10 +576,39 @@ def test_tensorboard_events_are_written(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_of_equal_models_the_first_is_the_best(tmp_path, monkeypatch):
-    same = {"label": "x", "images": 1, "standard": 0.5, "certified": dict.fromkeys(RADII, 0.25)}
-    monkeypatch.setattr(loop, "held_out_accuracy", lambda *_: dict(same))
-    assert train(with_options(), tmp_path / "run").best["step"] == 5
+@pytest.mark.parametrize(
+    ("radii", "step"),
+    [((None, None, None), 15), ((1.0, 1.0, 1.0), 15), ((1.0, 3.0, 2.0), 10), ((None, 2.0, 1.0), 10)],
+)
+def test_of_equal_models_the_one_with_the_larger_radii_is_the_best_then_the_later(
+    tmp_path, monkeypatch, radii, step
+):
+    found = iter(radii)
+
+    def measured(*_):
+        radius = next(found)
+        same = {"label": "x", "images": 1, "standard": 1.0, "certified": dict.fromkeys(RADII, 1.0)}
+        return same if radius is None else same | {"mean_radius": radius}
+
+    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    out = tmp_path / "run"
+    assert train(with_options(), out).best["step"] == step
+    assert [r["step"] for r in read_metrics(out) if r.get("best")][-1] == step
+    if step == 15:
+        assert_same_bits(weights(out, "best.safetensors"), weights(out))
+
+
+def test_a_run_that_is_interrupted_at_a_tie_ends_with_the_same_best_model(tmp_path, monkeypatch):
+    def measured(*_):
+        return {"label": "x", "images": 1, "standard": 1.0, "certified": dict.fromkeys(RADII, 1.0)}
+
+    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    best = train(with_options(), whole).best
+    with pytest.raises(Interrupted):
+        train(with_options(), killed, progress=StopAt(12))
+    assert train(with_options(), killed, resume=True).best == best
+    assert_same_bits(weights(killed, "best.safetensors"), weights(whole, "best.safetensors"))
 
 
 class Losses(Silent):

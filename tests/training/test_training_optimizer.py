@@ -5,7 +5,7 @@ import torch
 
 from lipcert.errors import ArgumentError
 from lipcert.models.lipconvnet import lipconvnet
-from lipcert.nn import CONVOLUTIONS
+from lipcert.nn import CONVOLUTIONS, Householder
 from lipcert.optim import Muon
 from lipcert.runs.config import TrainConfig
 from lipcert.training.optimizer import learning_rate_of, make_optimizer, parameter_groups
@@ -44,6 +44,35 @@ def test_all_but_the_activations_decay(conv, head):
 
 def test_activation_without_parameters_makes_no_empty_group():
     assert len(parameter_groups(small(activation="maxmin"), 5e-4)) == 1
+
+
+def test_plain_convolutions_and_matrices_decay_too():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3),
+        torch.nn.BatchNorm2d(2),
+        Householder(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 3),
+    )
+    groups = names_by_decay(model, parameter_groups(model, 0.1))
+    assert groups == {
+        0.1: {"0.weight", "0.bias", "4.weight", "4.bias"},
+        0.0: {"1.weight", "1.bias", "2.theta"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "decay", "message"),
+    [
+        (torch.nn.Linear(2, 2), -1e-4, "weight_decay: expected a number of at least 0, got -0.0001"),
+        (torch.nn.Linear(2, 2), float("nan"), "weight_decay: expected a number of at least 0, got nan"),
+        (torch.nn.Linear(2, 2), "5e-4", "weight_decay: expected a number of at least 0, got '5e-4'"),
+        ([torch.zeros(2)], 1e-4, "model: expected a torch.nn.Module, got list"),
+    ],
+)
+def test_arguments_that_make_no_groups_are_refused(model, decay, message):
+    with pytest.raises(ArgumentError, match=message):
+        parameter_groups(model, decay)
 
 
 @pytest.mark.parametrize(("conv", "decay"), [("soc", 5e-4), ("bcop", 0.0), ("cayley", 0.0)])

@@ -133,6 +133,8 @@ def test_two_processes_equal_one_with_the_same_global_batch(tmp_path):
     assert done.stdout.count("everything is in") == 1  # one process speaks
     alone, together = (json.loads((path / "summary.json").read_text()) for path in (one, two))
     assert together["steps"] == alone["steps"] == STEPS // 3
+    radius, expected = (found["held_out"].pop("mean_radius") for found in (together, alone))
+    assert abs(radius - expected) < SAME
     assert together["held_out"] == alone["held_out"]
     succeeded(lipcert(*options, "--seed", "1", "--out", other))
     assert largest_difference(one, other) > 100 * SAME

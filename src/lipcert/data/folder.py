@@ -1,5 +1,6 @@
 """A folder of the user's own images, one subfolder per class."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
         DataError: the folder is not laid out as `load_folder` says.
     """
     choose("split", split, SPLITS)
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))  # an unknown user is no error here, but no folder below
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected a folder of images in one subfolder per class")
     entries = {entry.name for entry in _visible(root)}

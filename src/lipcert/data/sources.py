@@ -1,6 +1,7 @@
 """One way in: a dataset by its name or by its path."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from lipcert.data.archives import ARCHIVES
@@ -8,7 +9,7 @@ from lipcert.data.cifar import IMAGE_SHAPE, load_cifar
 from lipcert.data.dataset import Dataset
 from lipcert.data.digits import load_digits
 from lipcert.data.folder import load_folder
-from lipcert.errors import ArgumentError, choose
+from lipcert.errors import ArgumentError, DataError, choose
 
 NAMES = ("cifar10", "cifar100", "digits")
 
@@ -33,16 +34,18 @@ def load(
 
     Raises:
         ArgumentError: the name, the split or the size is unknown or does not fit.
-        DataError: files are missing or damaged; the error names them and says how to get them.
+        DataError: there is no such folder, or files are missing or damaged; the error names them and says how
+            to get them.
 
     >>> digits = load("digits", split="test")
     >>> len(digits), digits.image_shape
     (360, (1, 8, 8))
     """
     choose("split", split, ("train", "test"))
+    check_exists(name_or_path)
     if is_folder(name_or_path):
         return load_folder(name_or_path, split=split, image_size=image_size)
-    name = choose("data (a name, or a folder of images)", name_or_path, NAMES)
+    name = str(name_or_path)
     if name not in ARCHIVES:
         return load_digits(split=split, image_size=image_size)
     if image_size not in (None, IMAGE_SHAPE[1]):
@@ -50,6 +53,48 @@ def load(
             f"image_size: expected {IMAGE_SHAPE[1]} for {name}, got {image_size}; leave it out"
         )
     return load_cifar(name, split=split, root=root)
+
+
+def check_exists(name_or_path: str | Path) -> None:
+    """Raise unless it is a name that `load` knows or a folder that is there; suggest the nearest of them.
+
+    Raises:
+        ArgumentError: no dataset has that name, and no folder.
+        DataError: it is a path, and there is no such folder.
+
+    >>> check_exists("digit")
+    Traceback (most recent call last):
+    ...
+    lipcert.errors.ArgumentError: data: no folder 'digit' is here and no dataset has that name; expected a \
+folder of images, cifar10, cifar100 or digits; did you mean 'digits'?
+    """
+    if not isinstance(name_or_path, str | Path):
+        kind = type(name_or_path).__name__
+        raise ArgumentError(f"data: expected a name or the path of a folder, got {kind}")
+    path = Path(os.path.expanduser(name_or_path))  # which leaves an unknown user as it is
+    if name_or_path in NAMES or path.is_dir():
+        return
+    is_path = is_folder(name_or_path)
+    known = [*_folders(path.parent), *(() if is_path else NAMES)]
+    near = get_close_matches(path.name, known, n=1, cutoff=0.5)
+    # ./digits is a folder, and digits is not.
+    hint = f"; did you mean '{os.path.join(os.path.dirname(name_or_path), near[0])}'?" if near else ""
+    if is_path:
+        raise DataError(
+            f"{path}: no such folder; expected a folder of images in one subfolder per class{hint}"
+        )
+    raise ArgumentError(
+        f"data: no folder '{name_or_path}' is here and no dataset has that name; expected a folder of "
+        f"images, {', '.join(NAMES[:-1])} or {NAMES[-1]}{hint}"
+    )
+
+
+def _folders(parent: Path) -> list[str]:
+    """Names of the folders in a folder; none if it cannot be read."""
+    try:
+        return sorted(e.name for e in parent.iterdir() if e.is_dir() and not e.name.startswith("."))
+    except OSError:
+        return []
 
 
 def is_folder(name_or_path: str | Path) -> bool:

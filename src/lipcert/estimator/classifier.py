@@ -23,6 +23,7 @@ from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import prove
 from lipcert.data.dataset import Dataset
 from lipcert.errors import ArgumentError, check_positive, choose
+from lipcert.estimator.lines import FitLines
 from lipcert.estimator.samples import (
     Array,
     InputMap,
@@ -41,7 +42,7 @@ from lipcert.training.devices import make_fabric
 from lipcert.training.interruption import Interruption
 from lipcert.training.loop import Trainer
 from lipcert.training.parts import Split
-from lipcert.training.progress import Silent, for_terminal
+from lipcert.training.progress import Silent
 from lipcert.training.start import network_options, weights_of
 
 NOT_HERE = frozenset(
@@ -80,7 +81,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             network decides `depth`, `width` and the like, and `image_size` unless that is given. Where it
             takes colour, grey samples are taken three times.
         random_state: an integer for the same bits every time, a `RandomState`, or None.
-        verbose: print how the training goes.
+        verbose: print how the training goes. The accuracy in its last line is that of training samples: none
+            is held out.
         options: of the network and its training, such as `width` or `epochs`: those of `TrainConfig` that are
             in `DEFAULTS`, which has their values here. Few samples are one batch.
 
@@ -149,7 +151,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # Nothing is selected: it is evaluated once, at the end, on a batch of the training images.
             split = Split(images, images.subset(range(config.batch_size)), images.fingerprint)
             fabric = make_fabric(config)
-            progress = for_terminal() if self.verbose else Silent()
+            progress = FitLines(len(split.held_out)) if self.verbose else Silent()
             trainer = Trainer(config, Path(folder), fabric, progress, Interruption(), split=split)
             try:
                 trainer.run()

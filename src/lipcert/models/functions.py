@@ -32,6 +32,7 @@ NAMES: dict[Any, str] = {
     abs: "abs", python.abs: "abs", torch.abs: "abs", torch.cat: "cat", torch.concat: "cat",
     torch.flatten: "flatten", torch.flip: "flip", torch.mean: "mean", torch.permute: "permute",
     torch.reshape: "reshape", torch.transpose: "transpose", F.pad: "pad", F.dropout: "dropout",
+    F.dropout2d: "dropout", torch.chunk: "chunk", torch.split: "split",
     F.relu: "relu", torch.relu: "relu", F.leaky_relu: "leaky_relu", torch.tanh: "tanh",
     torch.sigmoid: "sigmoid", F.softplus: "softplus", F.avg_pool2d: "avg_pool2d",
     F.max_pool2d: "max_pool2d", torch.max_pool2d: "max_pool2d", F.lp_pool2d: "lp_pool2d",
@@ -40,8 +41,8 @@ NAMES: dict[Any, str] = {
 }  # fmt: skip
 """Functions that are known, and what the method of a tensor that does the same is called, if there is one."""
 METHODS = {
-    "abs", "add", "div", "flatten", "flip", "mean", "mul", "neg", "permute", "relu", "reshape", "sigmoid",
-    "size", "sub", "tanh", "transpose", "view",
+    "abs", "add", "chunk", "contiguous", "div", "flatten", "flip", "mean", "mul", "neg", "permute", "relu",
+    "reshape", "sigmoid", "size", "split", "sub", "tanh", "transpose", "view",
 }  # fmt: skip
 MODULES: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
@@ -52,8 +53,26 @@ MODULES: dict[str, type[nn.Module]] = {
 """Functions with a module that takes the same arguments."""
 
 
+def axis_of(axis: int, shape: Shape) -> int:
+    """An axis of a batch of samples of this shape, counted from the first.
+
+    Raises:
+        IndexError: there is no such axis.
+    """
+    return range(len(shape) + 1)[axis]
+
+
+def pieces(name: str, shape: Shape, *given: Any, dim: int = 0, **options: Any) -> list[ChannelSlice]:
+    """What `x.chunk(n, dim)` and `x.split(sizes, dim)` are made of, `name` being "chunk" or "split"."""
+    size, axis = [*given, *options.values(), dim][:2]
+    if axis_of(axis, shape) != 1:
+        raise NotProvedError(f"a {name} of something else than channels", "use dim=1")
+    made = getattr(torch, name)(torch.arange(shape[0], device="cpu"), size)
+    return [ChannelSlice(int(piece[0]), int(piece[-1]) + 1) for piece in made]
+
+
 def _flatten(shape: Shape, start_dim: int = 0, end_dim: int = -1) -> Operator:
-    if start_dim != 1 or end_dim not in (-1, len(shape)):
+    if axis_of(start_dim, shape) != 1 or axis_of(end_dim, shape) != len(shape):
         raise NotProvedError("a flattening of other axes than all but the batch", "use torch.flatten(x, 1)")
     return Reshape()
 
@@ -77,7 +96,7 @@ def _dropout(shape: Shape, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def _flip(shape: Shape, *dims: Any) -> Operator:
-    axes = {axis % (len(shape) + 1) for axis in _listed(dims)}
+    axes = {axis_of(axis, shape) for axis in _listed(dims)}
     if len(shape) != 3 or not axes <= {2, 3}:
         raise NotProvedError("a flip of other axes than rows and columns", "flip axes 2 and 3 of maps")
     upside_down = (Transpose((0, 2, 1)), Mirror(), Transpose((0, 2, 1)))
@@ -120,7 +139,7 @@ def _getitem(shape: Shape, index: Any) -> Operator:
 
 
 def _mean(shape: Shape, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Operator:
-    axes = {axis % (len(shape) + 1) for axis in _listed([dim])} if dim is not None else set()
+    axes = {axis_of(axis, shape) for axis in _listed([dim])} if dim is not None else set()
     if len(shape) != 3 or axes != {2, 3} or dtype is not None:
         raise NotProvedError("a mean over something else than the pixels of a map", "use x.mean((2, 3))")
     pooled = Pool("average", (shape[1], shape[2]), (shape[1], shape[2]), (0, 0))
@@ -138,7 +157,7 @@ def _reshape(shape: Shape, *sides: Any) -> Operator:
 
 
 def _permute(shape: Shape, *dims: Any) -> Operator:
-    batch, *order = [axis % (len(shape) + 1) for axis in _listed(dims)]
+    batch, *order = [axis_of(axis, shape) for axis in _listed(dims)]
     if batch != 0:
         raise NotProvedError("a permutation that does not keep the batch", "leave axis 0 where it is")
     return Transpose(tuple(axis - 1 for axis in order))
@@ -157,6 +176,7 @@ def _listed(values: Any) -> list[Any]:
 
 SINGLE: dict[str, Callable[..., Operator | nn.Module]] = {
     "abs": lambda shape: Elementwise("abs"),
+    "contiguous": lambda shape, memory_format=None: Sequence(()),
     "dropout": _dropout,
     "flatten": _flatten,
     "flip": _flip,

@@ -28,7 +28,8 @@ SOFTPLUS_THRESHOLD = 20
 
 
 def _flatten(module: nn.Flatten, shape: Shape) -> Operator:
-    if module.start_dim != 1 or module.end_dim not in (-1, len(shape)):
+    axes = range(len(shape) + 1)
+    if axes[module.start_dim] != 1 or axes[module.end_dim] != len(shape):
         raise NotProvedError("only a flattening of all axes but the batch has a proved bound")
     return Reshape()
 
@@ -39,7 +40,7 @@ def _weights(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     if weight is None or "bias" not in module._parameters or weight.is_complex():
         raise NotProvedError(
             "its weight is computed by a hook (as weight_norm, spectral_norm and prune do), or complex; "
-            "remove that first (torch.nn.utils.remove_weight_norm, prune.remove)"
+            "remove that first (torch.nn.utils.remove_weight_norm, remove_spectral_norm, prune.remove)"
         )
     return weight.detach().clone(), None if bias is None else bias.detach().clone()
 
@@ -54,15 +55,31 @@ def _convolution(module: nn.Conv2d, shape: Shape) -> Operator:
     if module.padding == "valid":
         padding = (0, 0)
     if module.padding == "same":
+        weight, dilation = _with_odd_sides(weight, dilation)
         around = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        if any(total % 2 for total in around):
-            raise NotProvedError("its padding differs from side to side; use an odd kernel, or a number")
         padding = (around[0] // 2, around[1] // 2)
     if module.padding_mode != "zeros":
         raise NotProvedError(
             f"only a padding of zeros has a proved bound, got padding_mode={module.padding_mode!r}"
         )
     return Convolution(weight, bias, stride, padding, dilation, module.groups)
+
+
+def _with_odd_sides(kernel: Tensor, dilation: Pair) -> tuple[Tensor, Pair]:
+    """A kernel for which padding="same" is equal on both sides, and its dilation.
+
+    Where d (k - 1) is odd, torch pads one pixel more behind the map than in front of it. A tap of zero one
+    pixel in front of the first one asks for that pixel there as well.
+    """
+    for axis in (2, 3):
+        step, size = dilation[axis - 2], kernel.shape[axis]
+        if step * (size - 1) % 2:
+            sides = list(kernel.shape)
+            sides[axis] = step * (size - 1) + 2
+            places = torch.arange(1, sides[axis], step, device=kernel.device)
+            kernel = kernel.new_zeros(sides).index_copy(axis, places, kernel)
+            dilation = (1, dilation[1]) if axis == 2 else (dilation[0], 1)
+    return kernel, dilation
 
 
 def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Operator:
@@ -121,6 +138,10 @@ def _adaptive(module: nn.AdaptiveAvgPool2d, shape: Shape) -> Operator:
     return Pool("average", window, window, (0, 0))
 
 
+LARGEST_FACTOR = 40
+"""Torch finds the nearest pixel by a product with 1 / factor in float32, which is off by one from 41 on."""
+
+
 def _upsample(module: nn.Upsample, shape: Shape) -> Operator:
     if module.mode != "nearest" or len(shape) != 3:
         raise NotProvedError(
@@ -132,8 +153,10 @@ def _upsample(module: nn.Upsample, shape: Shape) -> Operator:
         if sizes is None
         else tuple(wanted / n for wanted, n in zip(sizes, shape[1:], strict=True))
     )
-    if not all(factor == int(factor) and factor >= 1 for factor in factors):
-        raise NotProvedError(f"only whole factors have a proved bound, got {factors}")
+    if not all(factor == int(factor) and 1 <= factor <= LARGEST_FACTOR for factor in factors):
+        raise NotProvedError(
+            f"only whole factors up to {LARGEST_FACTOR} have a proved bound, got {factors}; upsample twice"
+        )
     return Repeat((int(factors[0]), int(factors[1])))
 
 

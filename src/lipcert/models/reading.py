@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from lipcert.errors import ArgumentError, LipcertError, NotProvedError
 from lipcert.models.folding import fold
+from lipcert.models.graph import is_plain_sequence
 from lipcert.models.plain import PLAIN
-from lipcert.models.trace import is_plain_sequence, trace
+from lipcert.models.trace import trace
 from lipcert.nn.contract import LipschitzModule
 from lipcert.operators import Concatenation, Operator, Sequence, Shape, WeightedSum
 
@@ -54,6 +56,7 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
             )
         if isinstance(module, LipschitzModule) or kind in PLAIN:
             try:
+                _refuse_computed_weights(module)
                 tensors = (*module.parameters(), *module.buffers())
                 if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                     raise NotProvedError(
@@ -77,6 +80,13 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
                 parts.append(read(child, shape, f"{path}.{name}" if path else name))
                 shape = parts[-1].output_shape(shape)
             return Sequence.of(*parts)
+        if is_parametrized(module):
+            names = ", ".join(module.parametrizations)  # type: ignore[arg-type]
+            raise NotProvedError(
+                f"{path or 'model'}: {kind.__bases__[0].__name__} has a parametrized {names}, as "
+                "spectral_norm, orthogonal and weight_norm of torch make it; make it plain by "
+                "torch.nn.utils.parametrize.remove_parametrizations(layer, name), or use a layer of lipcert"
+            )
         if _is_of_torch(module):
             raise NotProvedError(
                 f"{path or 'model'}: {kind.__name__} has no proved bound; use a layer of lipcert in its "
@@ -178,3 +188,19 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
             f"{shape!r}"
         )
     return sides
+
+
+def _refuse_computed_weights(module: nn.Module) -> None:
+    """Refuse weights that a hook of torch computes at the next call, such as those of prune: they may be old.
+
+    Raises:
+        NotProvedError: a part of the module has such a hook.
+    """
+    for part in module.modules():
+        for hook in part._forward_pre_hooks.values():
+            if type(hook).__module__.startswith("torch.nn.utils"):
+                raise NotProvedError(
+                    f"{type(part).__name__} has a weight that is computed by a hook (as weight_norm, "
+                    "spectral_norm and prune do); remove that first (torch.nn.utils.remove_weight_norm, "
+                    "remove_spectral_norm, prune.remove)"
+                )

@@ -1,6 +1,4 @@
-"""Layers: state and arguments; the maths is in lipcert.kernels. Importing this fills the registries, those of
-other packages that are installed included.
-"""
+"""Layers: state and arguments; the maths is in lipcert.kernels. Importing this fills the registries."""
 
 from lipcert.nn.activations import (
     GroupSort,
@@ -32,7 +30,6 @@ from lipcert.nn.linear import OrthogonalLinear
 from lipcert.nn.linear_residual import LinearResidualConv2d
 from lipcert.nn.lot import LOT
 from lipcert.nn.normalize import Normalize
-from lipcert.nn.outside import load_installed_layers
 from lipcert.nn.potential import CPL, SLL
 from lipcert.nn.shape import Flatten
 from lipcert.nn.soc import SOC
@@ -74,5 +71,3 @@ __all__ = [
     "register_convolution",
     "register_head",
 ]
-
-load_installed_layers()

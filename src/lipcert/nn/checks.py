@@ -291,7 +291,17 @@ def contract(
     with torch.random.fork_rng(devices=[]), without_tf32():
         torch.manual_seed(0)
         findings = tuple(_find(check, layer, shape) for check in CHECKS)
-    return ContractReport(str(layer).partition("\n")[0], shape, where, findings)
+    return ContractReport(_one_line(layer), shape, where, findings)
+
+
+def _one_line(layer: nn.Module) -> str:
+    """A layer as it prints itself, its parts too, on one line.
+
+    >>> from lipcert.nn.heads import OrthogonalHead
+    >>> _one_line(OrthogonalHead(6, 4, method="cayley"))
+    "OrthogonalHead(6, 4 (linear): OrthogonalLinear(6, 4, method='cayley'))"
+    """
+    return " ".join(str(layer).split()).replace("( ", "(").replace(" )", ")")
 
 
 def _find(check: Check, layer: LipschitzModule, shape: Shape) -> Finding:

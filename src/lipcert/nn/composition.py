@@ -86,6 +86,8 @@ class Residual(nn.Module):
 
     def __init__(self, body: nn.Module, *, weight: float = 0.5) -> None:
         super().__init__()
+        if not isinstance(body, nn.Module):
+            raise ArgumentError(f"body: expected a torch.nn.Module, got {type(body).__name__}")
         self.body, self.weight = body, _share("weight", weight)
 
     def forward(self, x: Tensor) -> Tensor:

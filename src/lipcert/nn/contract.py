@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from lipcert.errors import ArgumentError
+from lipcert.nn.outside import Registry
 from lipcert.operators.operator import Operator, Shape
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ class LipschitzModule(nn.Module, ABC):
         return copy.deepcopy(self).double().freeze(input_shape).lipschitz_bound(input_shape)
 
 
-CONVOLUTIONS: "dict[str, type[LipschitzConv2d]]" = {}
-ACTIVATIONS: dict[str, Callable[[int], LipschitzModule]] = {}
-HEADS: "dict[str, Callable[[int, int], Head]]" = {}
+CONVOLUTIONS: "Registry[type[LipschitzConv2d]]" = Registry()
+ACTIVATIONS: Registry[Callable[[int], LipschitzModule]] = Registry()
+HEADS: "Registry[Callable[[int, int], Head]]" = Registry()
 
 
 def register_convolution(
@@ -54,7 +55,7 @@ def register_convolution(
     """
 
     def register(cls: "type[LipschitzConv2d]") -> "type[LipschitzConv2d]":
-        _refuse_taken(name, CONVOLUTIONS.get(name), cls)
+        _refuse_taken(name, CONVOLUTIONS.registered.get(name), cls)
         CONVOLUTIONS[name] = cls
         return cls
 
@@ -68,7 +69,7 @@ def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> N
     Raises:
         ArgumentError: the name is one of lipcert's own.
     """
-    _refuse_taken(name, ACTIVATIONS.get(name), build)
+    _refuse_taken(name, ACTIVATIONS.registered.get(name), build)
     ACTIVATIONS[name] = build
 
 
@@ -78,7 +79,7 @@ def register_head(name: str, build: "Callable[[int, int], Head]") -> None:
     Raises:
         ArgumentError: the name is one of lipcert's own.
     """
-    _refuse_taken(name, HEADS.get(name), build)
+    _refuse_taken(name, HEADS.registered.get(name), build)
     HEADS[name] = build
 
 

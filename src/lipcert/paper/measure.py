@@ -11,6 +11,7 @@ from lipcert.errors import CheckpointError
 from lipcert.files import REVISED, SUMMARY, write_atomically
 from lipcert.paper.budget import budget_label
 from lipcert.paper.tables import COLUMNS
+from lipcert.runs.accuracies import Shares, check_accuracies
 from lipcert.runs.run import Run
 from lipcert.schema import read_json
 
@@ -35,6 +36,9 @@ class Revised:
     accuracies: dict[str, Any]
     estimated_deviation: float
     proved_deviation: float
+
+    def __post_init__(self) -> None:
+        check_accuracies(Shares, self.accuracies, "accuracies")
 
 
 def percentages(accuracies: Mapping[str, Any]) -> Values:

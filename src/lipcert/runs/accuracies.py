@@ -8,12 +8,17 @@ from lipcert.schema import build
 Certified = TypedDict("Certified", {"36/255": float, "72/255": float, "108/255": float})
 
 
-class Accuracies(TypedDict):
+class Shares(TypedDict):
+    """Accuracies alone."""
+
+    standard: float
+    certified: Certified
+
+
+class Accuracies(Shares):
     """Of a model on held-out images."""
 
     images: int
-    standard: float
-    certified: Certified
 
 
 class Tested(Accuracies):
@@ -26,5 +31,6 @@ def check_accuracies(kind: Any, value: Any, name: str) -> None:
     """Raise an ArgumentError unless `value` is a `kind` of accuracies, with shares between 0 and 1."""
     found = build(kind, value, name)
     shares = [found["standard"], *found["certified"].values()]
-    if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares) or found["images"] < 1:
+    right = all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
+    if not right or found.get("images", 1) < 1:
         raise ArgumentError(f"{name}: expected shares from 0 to 1, of at least one image")

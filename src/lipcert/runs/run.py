@@ -1,5 +1,6 @@
 """A trained network and all that is written down about it; every file is read when it is asked for, once."""
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -319,12 +320,12 @@ class Run:
         """
         from lipcert.data.folder import has_splits
 
-        place = Path(images.name).expanduser()
+        place = Path(os.path.expanduser(images.name))  # which leaves an unknown user as it is
         if self.folder is None or not place.is_dir() or has_splits(place):
             return
         if not (self.folder / CERTIFICATES).is_file():
             return
-        same = Path(self.records.data).expanduser().resolve() == place.resolve()
+        same = Path(os.path.expanduser(self.records.data)).resolve() == place.resolve()
         if same and self.records.data_hash != images.fingerprint:
             raise DataError(
                 f"data: {images.name} holds other files than when {self.name} was trained, so that some of "

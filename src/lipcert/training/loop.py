@@ -36,7 +36,7 @@ from lipcert.training.evaluation import (
     SELECTED_BY,
     better,
     held_out_accuracy,
-    selection_score,
+    selection_key,
 )
 from lipcert.training.final import Finished, certify_models, report_results
 from lipcert.training.interruption import Interrupted, Interruption
@@ -316,7 +316,8 @@ class Trainer:
         chosen = better(found)
         step, epoch = self.position.step, self.position.step / self.steps_per_epoch
         best = self.position.best
-        is_best = best is None or selection_score(found[chosen]) > selection_score(best)
+        # Of equal models the later one, which has learned for longer.
+        is_best = best is None or selection_key(found[chosen]) >= selection_key(best)
         total, count = self.position.losses
         record: dict[str, Any] = {
             "kind": "epoch",

@@ -1,5 +1,6 @@
 """The optimizer of a run: SGD as the paper uses it, or Muon for the convolutions' matrices with that SGD."""
 
+import math
 from typing import Any
 
 import torch
@@ -16,8 +17,12 @@ from lipcert.runs.config import TrainConfig
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups for torch's optimizers: convolutions and heads decay, all others do not.
 
-    Biases of convolutions and head decay with their weights, as in the authors' training. What is neither
-    (the angles of the activations) never decays: an angle has no natural zero to be pulled to.
+    `nn.Conv2d` and `nn.Linear` decay as well. Biases decay with their weights, as in the authors' training.
+    What is none of these (the angles of the activations) never decays: an angle has no natural zero to be
+    pulled to.
+
+    Raises:
+        ArgumentError: no module, or a decay that is negative or not finite.
 
     >>> import torch, lipcert as lc
     >>> model = lc.lipconvnet(depth=5, width=4, num_classes=3)
@@ -25,7 +30,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     >>> {group["weight_decay"]: len(group["params"]) for group in optimizer.param_groups}
     {0.0005: 12, 0.0: 5}
     """
-    owners = [module for module in model.modules() if isinstance(module, (LipschitzConv2d, Head))]
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(weight_decay, (int, float)) or not 0 <= weight_decay < math.inf:
+        raise ArgumentError(f"weight_decay: expected a number of at least 0, got {weight_decay!r}")
+    kinds = (LipschitzConv2d, Head, nn.Conv2d, nn.Linear)
+    owners = [module for module in model.modules() if isinstance(module, kinds)]
     decayed = {parameter for owner in owners for parameter in owner.parameters()}
     groups = [
         {"params": [p for p in model.parameters() if p in decayed], "weight_decay": weight_decay},

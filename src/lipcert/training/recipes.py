@@ -7,6 +7,7 @@ from typing import Any
 
 from lipcert.data.archives import ARCHIVES
 from lipcert.data.folder import SUFFIXES, TEST_SHARE, has_splits
+from lipcert.data.sources import check_exists
 from lipcert.errors import choose
 from lipcert.machine import has_bf16
 from lipcert.nn import CONVOLUTIONS
@@ -62,9 +63,11 @@ def apply_recipe(name: str, given: Mapping[str, Any]) -> Chosen:
         given: options that were chosen already; they win.
 
     Raises:
-        ArgumentError: no such recipe.
+        ArgumentError: no such recipe, or no such dataset.
+        DataError: no such folder.
     """
     choose("recipe", name, RECIPES)
+    check_exists(given.get("data", TrainConfig.data))
     if given.get("architecture") == "liresnet" and "start_from" not in given:
         given = {"conv": "liresnet"} | dict(given)
     if name == "paper":
@@ -147,8 +150,6 @@ def _look_at(data: str) -> _Images:
     if data == "digits":
         return _Images(1294, 1437, 10, False)
     root = Path(data).expanduser()
-    if not root.is_dir():
-        return _Images(0, 0, 0, False)  # the reader says what is wrong with it
     test_share = 0 if has_splits(root) else 1 / TEST_SHARE
     root = root / "train" if has_splits(root) else root
     folders = [entry for entry in root.iterdir() if entry.is_dir()]
