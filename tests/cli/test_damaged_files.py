@@ -16,6 +16,9 @@ from PIL import Image
 from lipcert import files
 from lipcert.attacks.audit import audit
 from lipcert.data import to_float
+from lipcert.paper.budget import Budget
+from lipcert.paper.run import folder_name
+from lipcert.paper.tables import tables
 from lipcert.runs.naming import find_run
 from lipcert.runs.run import Run
 
@@ -146,33 +149,63 @@ def _with_header(header: bytes, numbers: bytes) -> bytes:
 Change = Callable[[bytes, random.Random], bytes]
 CERTIFY = ("certify", "{run}", "--count", "3", "--out", "{tmp}/certified")
 REPORT, VERIFY = ("report", "{run}"), ("verify", "{run}", "--sample", "1")
-RESULTS = ("reproduce", "results", "--out", "{run}/..", "--results", "{tmp}/kept")
+COMPARE = ("report", "{run}", "{whole}", "--out", "{tmp}/comparison.html")
+PAPER = ("--rows", "5-cr", "--epochs", "1", "--width", "4", "--out", "{runs}")
+"""A row that is done in `PAPER_RUN`; its table is set beside all finished runs of the folder."""
+REPRODUCE = ("reproduce", "cifar10-main,cifar10-revised", *PAPER)
+PLAN = ("reproduce", "cifar10-main", *PAPER, "--dry-run")
 TRAIN = ("train", "--config", "{run}/config.toml", "--out", "{tmp}/new")
+RESUME = ("train", "--out", "{run}", "--resume")
 START = ("train", "--data", "digits", "--start-from", "{run}", "--out", "{tmp}/new")
+RUN = "tiny"
+PAPER_CONFIG = Budget(epochs=1, width=4).config(tables()["cifar10-main"].select(["5-cr"])[0].network, seed=0)
+PAPER_RUN = folder_name(PAPER_CONFIG)
 FORMATS: dict[str, tuple[Change, list[tuple[str, ...]]]] = {
-    files.CONFIG: (change_toml, [REPORT, CERTIFY, RESULTS, START, TRAIN]),
-    files.ENVIRONMENT: (change_json, [REPORT, RESULTS, START]),
-    files.SUMMARY: (change_json, [RESULTS, START]),
-    files.METRICS: (change_line, [REPORT, RESULTS]),
-    files.CERTIFICATES: (change_line, [REPORT, VERIFY, RESULTS]),
-    files.AUDIT: (change_json, [REPORT, RESULTS]),
-    files.ATTACKED: (change_line, [REPORT]),
-    files.CHECKPOINT: (change_tensors, [("train", "--out", "{run}", "--resume"), START]),
-    files.LAST: (change_tensors, [(*CERTIFY, "--weights", "last")]),
-    files.BEST: (change_tensors, [START]),
-    files.PROVED: (change_tensors, [CERTIFY, VERIFY]),
+    f"{RUN}/{files.CONFIG}": (change_toml, [REPORT, COMPARE, CERTIFY, REPRODUCE, START, TRAIN]),
+    f"{RUN}/{files.ENVIRONMENT}": (change_json, [REPORT, REPRODUCE, START]),
+    f"{RUN}/{files.SUMMARY}": (change_json, [REPRODUCE, START]),
+    f"{RUN}/{files.METRICS}": (change_line, [REPORT, COMPARE]),
+    f"{RUN}/{files.CERTIFICATES}": (change_line, [REPORT, COMPARE, VERIFY]),
+    f"{RUN}/{files.AUDIT}": (change_json, [REPORT]),
+    f"{RUN}/{files.ATTACKED}": (change_line, [REPORT]),
+    f"{RUN}/{files.CHECKPOINT}": (change_tensors, [RESUME]),
+    f"{RUN}/{files.LAST}": (change_tensors, [(*CERTIFY, "--weights", "last")]),
+    f"{RUN}/{files.BEST}": (change_tensors, [START]),
+    f"{RUN}/{files.PROVED}": (change_tensors, [CERTIFY, VERIFY]),
+    f"{PAPER_RUN}/{files.CONFIG}": (change_toml, [REPRODUCE, PLAN]),
+    f"{PAPER_RUN}/{files.ENVIRONMENT}": (change_json, [REPRODUCE]),
+    f"{PAPER_RUN}/{files.SUMMARY}": (change_json, [REPRODUCE]),
+    f"{PAPER_RUN}/{files.REVISED}": (change_json, [REPRODUCE]),
 }
 """By file: how it is changed, and the commands that read it."""
+PAIRS = [(name, command) for name, (_, commands) in FORMATS.items() for command in commands]
 
 
 @pytest.fixture(scope="module")
 def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with an audit, whose checkpoint is one evaluation before its end."""
-    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "runs" / "tiny"))
+    """A finished run with an audit, in a folder with a run of a row of the paper."""
+    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "runs" / RUN))
     found = find_run(run)
     images = found.test_images().images[:4]
     audit(found.network, to_float(images), attacks=["noise"], out=run)
+    paper = run.parent / PAPER_RUN
+    paper.mkdir()
+    for name in (files.ENVIRONMENT, files.SUMMARY):
+        shutil.copy(run / name, paper / name)
+    (paper / files.CONFIG).write_text(PAPER_CONFIG.to_toml())
+    accuracies = {"standard": 0.5, "certified": {"36/255": 0.25, "72/255": 0.125, "108/255": 0.0}}
+    revised = {"accuracies": accuracies, "estimated_deviation": 1e-5, "proved_deviation": 1e-4}
+    (paper / files.REVISED).write_text(json.dumps(revised))
     return run
+
+
+def place(command: tuple[str, ...], whole: Path, tmp_path: Path) -> list[str]:
+    """The command, with a fresh copy of all runs in place."""
+    for used in ("runs", "new", "certified"):
+        shutil.rmtree(tmp_path / used, ignore_errors=True)
+    runs = tmp_path / "runs"
+    shutil.copytree(whole.parent, runs)
+    return [part.format(run=runs / RUN, runs=runs, whole=whole, tmp=tmp_path) for part in command]
 
 
 def check(command: Command, whole: Path, tmp_path: Path, seed: int) -> None:
@@ -180,19 +213,22 @@ def check(command: Command, whole: Path, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     name = draw.choice(sorted(FORMATS))
     change, commands = FORMATS[name]
-    run = tmp_path / "runs" / "tiny"
-    for used in ("runs", "new", "certified", "kept"):
-        shutil.rmtree(tmp_path / used, ignore_errors=True)
-    shutil.copytree(whole, run)
-    content = (run / name).read_bytes()
+    arguments = place(draw.choice(commands), whole, tmp_path)
+    file = tmp_path / "runs" / name
+    content = file.read_bytes()
     content = (change_bytes if draw.random() < 0.25 else change)(content, draw)
     if draw.random() < 0.25:
         content = change_bytes(content, draw)
-    (run / name).write_bytes(content)
-    arguments = [part.format(run=run, tmp=tmp_path) for part in draw.choice(commands)]
+    file.write_bytes(content)
     result = command(*arguments)
     assert result.code in (0, 1, 2), f"seed {seed}: {name}, {arguments}: {result.err}"
     assert len(result.err.strip().splitlines()) <= 1, f"seed {seed}: {name}, {arguments}: {result.err}"
+    assert not is_usage_error(result.err), f"seed {seed}: {name}, {arguments}: {result.err}"
+
+
+def is_usage_error(said: str) -> bool:
+    """Whether the command line was wrong, so that no file was read."""
+    return "--help" in said or "No such" in said
 
 
 def read_what_is_drawn(run: Run, _: object) -> dict[str, object]:
@@ -209,8 +245,32 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipcert.training.loop.Trainer.run", lambda self: None)
     monkeypatch.setattr("lipcert.training.loop.Trainer.finish", lambda self: None)
     monkeypatch.setattr("lipcert.report.page.run_pictures", read_what_is_drawn)
-    monkeypatch.setattr("lipcert.report.page._svgs", lambda _: {"curve": "", "histogram": ""})
+    monkeypatch.setattr(
+        "lipcert.report.page.comparison_pictures", lambda runs: [(run.records, run.metrics) for run in runs]
+    )
+    svgs = dict.fromkeys(["curve", "histogram", "histogram0", "histogram1"], "")
+    monkeypatch.setattr("lipcert.report.page._svgs", lambda _: svgs)
     monkeypatch.setattr("lipcert.report.style.write_png", lambda *_: None)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("arguments", sorted({arguments for _, arguments in PAIRS}), ids=" ".join)
+def test_whole_files_are_read(
+    command: Command, whole: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    assert command(*place(arguments, whole, tmp_path))[::2] == (0, "")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("name", "arguments"), PAIRS)
+def test_every_command_reads_the_file_that_is_changed(
+    command: Command, whole: Path, tmp_path: Path, name: str, arguments: tuple[str, ...]
+) -> None:
+    typed = place(arguments, whole, tmp_path)
+    (tmp_path / "runs" / name).write_bytes(b"\xff")
+    result = command(*typed)
+    assert (result.code, Path(name).name in result.err) == (2, True), result.err
+    assert not is_usage_error(result.err)
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,8 +12,11 @@ from lipcert.certify.certificates import Certificates
 from lipcert.errors import NotProvedError
 from lipcert.pictures import Picture
 from lipcert.serve.batching import Batcher, BusyError
+from lipcert.serve.bodies import Bodies
 from lipcert.serve.gate import Gate
 from lipcert.serve.metrics import Histogram, Metrics
+
+SCOPE: dict[str, Any] = {"type": "http", "path": "/certify", "headers": []}
 
 
 class Slow:
@@ -139,8 +142,7 @@ def test_all_requests_together_have_a_limit() -> None:
             except Exception as error:
                 held.append(error)
 
-        gate = Gate(hold, Metrics(), 10)
-        scope = {"type": "http", "path": "/certify", "headers": []}
+        gate = Gate(hold, Metrics(), 10, Bodies(30))
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": bytes(10)}
@@ -148,13 +150,126 @@ def test_all_requests_together_have_a_limit() -> None:
         async def send(message: Any) -> None:
             pass
 
-        waiting = [asyncio.create_task(gate(scope, receive, send)) for _ in range(16)]
+        waiting = [asyncio.create_task(gate(SCOPE, receive, send)) for _ in range(16)]
         await until(lambda: len(held) == 16)
-        await gate(scope, receive, send)
+        await gate(SCOPE, receive, send)
         refused = held.pop()
         assert (refused.status_code, held) == (503, [10] * 16)
         release.set()
         await asyncio.gather(*waiting)
         assert gate.held == 0
+
+    asyncio.run(main())
+
+
+class Stalled:
+    """A request whose body stops after `sent` bytes, and what its application and its client get to see."""
+
+    def __init__(self, bodies: Bodies, *, sent: int = 5, announced: int = 8) -> None:
+        self.refused: Any = None
+        self.answer: list[Any] = []
+        self.metrics = Metrics()
+        self.gate = Gate(self._read, self.metrics, 10, bodies)
+        self._scope = SCOPE | {"headers": [(b"content-length", str(announced).encode())]}
+        self._left = [bytes(sent)]
+
+    async def run(self) -> None:
+        await asyncio.wait_for(self.gate(self._scope, self._receive, self._send), 30)
+
+    async def _read(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            while (await receive())["more_body"]:
+                pass
+        except Exception as error:
+            self.refused = error
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._left:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": self._left.pop(), "more_body": True}
+
+    async def _send(self, message: Any) -> None:
+        self.answer.append(message)
+
+
+def test_a_body_that_takes_too_long_is_refused_and_no_longer_held() -> None:
+    async def main() -> None:
+        request = Stalled(Bodies(0.05))
+        await request.run()
+        assert request.refused.status_code == 408
+        assert "did not arrive within 0.05 seconds" in request.refused.detail
+        assert request.refused.headers == {"connection": "close"}
+        assert request.gate.held == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("sent", "announced"), [(5, 11), (11, 8)])
+def test_a_body_that_is_too_large_may_not_take_longer(sent: int, announced: int) -> None:
+    async def main() -> None:
+        request = Stalled(Bodies(0.05), sent=sent, announced=announced)
+        await request.run()
+        assert (request.refused.status_code if announced < 10 else request.answer[0]["status"]) == 413
+
+    asyncio.run(main())
+
+
+def test_a_body_has_little_time_once_the_service_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipcert.serve.bodies.GRACE", 0.05)
+
+    async def main() -> None:
+        bodies = Bodies(1000)
+        before, after = Stalled(bodies), Stalled(bodies)
+        task = asyncio.create_task(before.run())
+        await until(lambda: before.gate.held == 5)
+        await asyncio.sleep(0)
+        bodies.stop()
+        await asyncio.gather(task, after.run())
+        for request in (before, after):
+            assert (request.refused.status_code, request.refused.detail) == (
+                503,
+                "the service is stopping; try again later",
+            )
+
+    asyncio.run(main())
+
+
+def test_the_time_limit_is_of_the_body_alone() -> None:
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            assert not (await receive())["more_body"]
+            await asyncio.sleep(0.1)
+            assert (await receive())["type"] == "http.disconnect"
+            answered.set()
+
+        messages: list[dict[str, Any]] = [
+            {"type": "http.disconnect"},
+            {"type": "http.request", "body": b"", "more_body": False},
+        ]
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0.01 if len(messages) == 2 else 0.1)
+            return messages.pop()
+
+        async def send(message: Any) -> None:
+            pass
+
+        await Gate(app, Metrics(), 10, Bodies(0.05))(SCOPE, receive, send)
+        assert answered.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_the_server_cancels_is_answered_quietly() -> None:
+    async def main() -> None:
+        request = Stalled(Bodies(1000))
+        task = asyncio.create_task(request.gate(request._scope, request._receive, request._send))
+        await until(lambda: request.gate.held == 5)
+        task.cancel()
+        await task
+        assert (request.answer[0]["status"], request.gate.held) == (503, 0)
+        assert request.metrics.requests["/certify", 503] == 1
 
     asyncio.run(main())

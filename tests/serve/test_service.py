@@ -1,5 +1,6 @@
 """A real server in a process of its own, asked over HTTP on this machine."""
 
+import http.client
 import json
 import re
 import shlex
@@ -7,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 import lipcert as lc
 from lipcert.pictures import answers, read_picture
+from lipcert.serve.server import PATIENCE
 
 from .conftest import Service, running
 
@@ -57,14 +60,17 @@ def test_one_picture(service: Service, network: lc.ProvedNetwork, pictures: list
     assert expected(network, wide)["network_sha256"] == network.hash
 
 
-def test_several_pictures(service: Service, network: lc.ProvedNetwork, pictures: list[Path]) -> None:
+@pytest.mark.parametrize("kind", [FORM, FORM.replace("multipart/form-data", "Multipart/Form-Data")])
+def test_several_pictures(
+    service: Service, network: lc.ProvedNetwork, pictures: list[Path], kind: str
+) -> None:
     small, wide = pictures
     content = {
         small.name: small.read_bytes(),
         "half.png": small.read_bytes()[:60],
         wide.name: wide.read_bytes(),
     }
-    status, body = service.ask("POST", "/certify/batch", form(content), content_type=FORM)
+    status, body = service.ask("POST", "/certify/batch", form(content), content_type=kind)
     first, broken, last = json.loads(body)["answers"]
     assert status == 200
     assert_same(first, {"file": "small.png"} | expected(network, small))
@@ -83,12 +89,24 @@ def test_several_pictures(service: Service, network: lc.ProvedNetwork, pictures:
         ("/certify", iter([bytes(600_000)] * 2), "image/png", 413, "the request is larger than 1 MB; send"),
         ("/certify/batch", form({"a": bytes(1_000_000)}), FORM, 413, "the request is larger than 1 MB"),
         ("/certify", form({"a.png": b""}), FORM, 415, "expected the picture itself as the body, got a form"),
+        ("/certify", form({"a.png": b""}), FORM.title(), 415, "expected the picture itself as the body"),
         ("/certify/batch", b"{}", "application/json", 422, "expected a form with one or more pictures"),
         ("/certify/batch", form({"a.png": b""}, "images"), FORM, 422, "pictures under the name files"),
         ("/certify/batch", form({str(n): b"" for n in range(5)}), FORM, 413, "expected at most 4 pictures"),
         ("/certified", b"", "image/png", 404, "Not Found"),
     ],
-    ids=["empty", "announced", "chunked", "form", "form-of-one", "json", "field", "many", "path"],
+    ids=[
+        "empty",
+        "announced",
+        "chunked",
+        "form",
+        "form-of-one",
+        "form-in-capitals",
+        "json",
+        "field",
+        "many",
+        "path",
+    ],
 )
 def test_bad_requests(
     service: Service, path: str, body: Any, content_type: str, status: int, message: str
@@ -158,6 +176,8 @@ def test_the_page_needs_no_other_machine(service: Service) -> None:
     assert all(target.startswith("/") for target in loaded)
     assert [service.ask("GET", target)[0] for target in loaded] == [200] * len(loaded)
     status, schema = service.ask("GET", "/openapi.json")
+    described = json.loads(schema)["components"]["schemas"]["Certificate"]["properties"]
+    assert "about the decoded 8-bit RGB picture" in described["radius_original"]["description"]
     paths = json.loads(schema)["paths"]
     assert set(paths) == {"/certify", "/certify/batch", "/health", "/metrics"}
     assert set(paths["/certify"]["post"]["requestBody"]["content"]) == {
@@ -226,3 +246,43 @@ def test_a_request_that_has_begun_is_answered_before_the_end(
         answer = connection.getresponse()
         assert answer.status == 200
         assert_same(json.loads(answer.read()), expected(network, pictures[0]))
+
+
+@contextmanager
+def stalled(service: Service, count: int, size: int) -> Iterator[list[http.client.HTTPConnection]]:
+    """Connections that have sent all but 10 of the `size` bytes that they announced."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(service.connect())) for _ in range(count)]
+        for connection in connections:
+            connection.putrequest("POST", "/certify")
+            connection.putheader("Content-Length", str(size))
+            connection.endheaders(bytes(size - 10))
+        yield connections
+
+
+def test_stalled_bodies_do_not_block_others_for_long(network_file: Path, pictures: list[Path]) -> None:
+    with (
+        running(network_file, "--megabytes", 1, "--seconds", 3) as service,
+        stalled(service, 17, 1_000_000) as connections,
+    ):
+        answers = [connection.getresponse() for connection in connections]
+        assert sorted(answer.status for answer in answers) == [408] * 16 + [503]
+        late = next(answer for answer in answers if answer.status == 408)
+        assert "did not arrive within 3 seconds" in json.loads(late.read())["error"]
+        assert late.headers["connection"] == "close"
+        assert service.ask("POST", "/certify", pictures[0].read_bytes())[0] == 200
+        assert metrics(service)['lipcert_requests_total{path="/certify",status="408"}'] == 16
+
+
+def test_a_stalled_body_does_not_delay_the_end(network_file: Path) -> None:
+    with running(network_file) as service, stalled(service, 1, 1000) as (connection,):
+        assert service.ask("GET", "/health")[0] == 200  # so the request before it has arrived
+        began = time.monotonic()
+        service.stop(signal.SIGTERM)
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]) == (
+            503,
+            "the service is stopping; try again later",
+        )
+        service.process.wait(60)
+        assert time.monotonic() - began < PATIENCE / 2

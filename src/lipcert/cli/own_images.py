@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ def find_pictures(named: Sequence[Path]) -> list[Path]:
     from glob import glob, has_magic
 
     found: dict[Path, None] = {}
-    for place in (named.expanduser() for named in named):
+    # Of an unknown user, ~user stays as it is, as in a shell.
+    for place in (Path(os.path.expanduser(named)) for named in named):
         if place.is_dir():
             inside = [file for file in sorted(place.rglob("*")) if _is_picture(file, place)]
             if not inside:
@@ -119,6 +121,8 @@ def certified(
     from lipcert.pictures import answers, read_picture
 
     def read(file: Path) -> "Picture | DataError":
+        if (shown := as_text(file)) != str(file):
+            return DataError(f"{shown}: expected a file name in UTF-8, which records can hold; rename it")
         try:
             return read_picture(file, network.input_shape, resize=resize)
         except DataError as error:
@@ -133,7 +137,7 @@ def certified(
         written = iter(rows_of(found, Images(None, "", 0)) if found else [])
         rows = []
         for picture in batch:
-            about: Row = {"index": index, "file": str(files[index])}
+            about: Row = {"index": index, "file": as_text(files[index])}
             if isinstance(picture, DataError):
                 row = about | {"error": str(picture)}
                 rows.append((row, row))
@@ -143,6 +147,11 @@ def certified(
                 rows.append((next(written) | about | again, row))
             index += 1
         yield rows
+
+
+def as_text(name: str | Path) -> str:
+    """The name of a file, with escapes in place of bytes that are not UTF-8."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def _read_ahead(
@@ -185,6 +194,7 @@ def _records(
         network=network,
         file=run.proved_file(out),
     )
+    header["command"] = as_text(header["command"])
     done = 0
     try:
         with (out / CERTIFICATES).open("w", encoding="utf-8") as file:

@@ -39,6 +39,10 @@ def serve(
     megabytes: Annotated[
         int, typer.Option("--megabytes", help="Largest request; a larger one is refused (413).", min=1)
     ] = 32,
+    seconds: Annotated[
+        int,
+        typer.Option("--seconds", help="For the body of a request; a slower one is refused (408).", min=1),
+    ] = 60,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
     """Serve certificates: POST a picture to /certify, get its class and a proved radius."""
@@ -55,7 +59,9 @@ def serve(
     with bind_port(host, port) as bound:
         say(f"Opening {run.name} ...")
         network = run.network.to(pick_device(device))
-        app = create_app(network, run.name, batch=batch, waiting=waiting, megabytes=megabytes)
+        app = create_app(
+            network, run.name, batch=batch, waiting=waiting, megabytes=megabytes, seconds=seconds
+        )
         place = f"[{host}]" if ":" in host else host
         address = f"http://{place}:{bound.getsockname()[1]}"
 

@@ -55,8 +55,8 @@ def show(rows: Sequence[Row], network: "ProvedNetwork", name: str, *, many: bool
         size = network.input_shape[1]
         say(
             f"{len(resized):,} of {len(rows):,} pictures were cut to their centre square and resized to "
-            f"{size}x{size}. 'Radius' is about the resized picture, 'In the original' about the file's own "
-            "pixels."
+            f"{size}x{size}. 'Radius' is about the resized picture, 'In the original' about the decoded "
+            "8-bit RGB picture."
         )
     say(
         f"No picture within the radius is classified differently ({PROOF}); at a radius of 0 nothing is "

@@ -1,5 +1,6 @@
 """One picture as an RGB tensor, upright, or an error that names it."""
 
+import stat
 import threading
 import warnings
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
     """Read a PNG, JPEG or WebP file as uint8 RGB.
 
     The camera's orientation is applied; grey becomes three equal channels (16-bit grey is scaled to 8); what
-    is transparent shows white.
+    is transparent shows white. Of a JPEG file with several pictures (MPO, of phones) the first one is read.
 
     Args:
         path: the file.
@@ -61,12 +62,19 @@ def open_picture(path: str | Path) -> BinaryIO:
     """Open a file, or explain why not.
 
     Raises:
-        DataError: there is no such file, or it may not be read.
+        DataError: there is no such file, it may not be read, or it is no regular file.
     """
+    place = Path(path)
     try:
-        return Path(path).open("rb")
+        kind = place.stat().st_mode
+        # To open a pipe would wait for somebody to write to it. A folder fails below, with the usual words.
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise DataError(f"{path}: expected a picture, got a pipe or a device; save it to a file first")
+        return place.open("rb")
     except OSError as error:
         raise DataError(f"{path}: expected a picture: {error.strerror}") from error
+    except ValueError as error:  # a NUL, or half of a character
+        raise DataError(f"{str(path)!r}: expected a picture: no file can have this name") from error
 
 
 def decode(file: BinaryIO, name: str) -> NDArray[np.uint8]:
@@ -85,7 +93,7 @@ def decode(file: BinaryIO, name: str) -> NDArray[np.uint8]:
             width, height = image.size
             if width * height > LARGEST:
                 raise ValueError(f"it is {width}x{height}; {LIMIT}")
-            if getattr(image, "n_frames", 1) > 1:
+            if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
                 raise ValueError("it is an animation")
             file.seek(0)
             if not has_all_rows(file):
@@ -111,9 +119,14 @@ def centre_square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _open(file: BinaryIO) -> Image.Image:
-    """Read the header; Pillow warns of sizes that `LARGEST` refuses, and filters belong to all threads."""
+    """Read the header; the warning filters belong to all threads.
+
+    Pillow warns of sizes that `LARGEST` refuses, and if only the first picture of an MPO file can be found,
+    which is the one that is read.
+    """
     with _opening, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", "Image appears to be a malformed MPO file")
         return Image.open(file, formats=FORMATS)
 
 

@@ -16,7 +16,7 @@ class Certificate(BaseModel):
     )
     resized_from: str | None = Field(description="Size before resizing; null if it was not resized.")
     radius_original: float | None = Field(
-        description="The radius about the original picture, if it was resized; else null."
+        description="The radius about the decoded 8-bit RGB picture, if it was resized; else null."
     )
     network_sha256: str = Field(description="Names the proved network: the SHA-256 of its file.")
 

@@ -20,6 +20,7 @@ from lipcert.errors import DataError
 from lipcert.pictures import Picture, check_shape, read_picture
 from lipcert.serve.answers import Batch, Certificate, Health, Problem
 from lipcert.serve.batching import Batcher, BusyError
+from lipcert.serve.bodies import Bodies
 from lipcert.serve.gate import Gate
 from lipcert.serve.metrics import Metrics
 
@@ -40,6 +41,7 @@ PICTURE = {
 }
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The picture cannot be read."},
+    408: {"model": Problem, "description": "The body of the request took too long."},
     413: {"model": Problem, "description": "The request is too large."},
     422: {"model": Problem, "description": "The request is not what this path takes."},
     503: {"model": Problem, "description": "Too many pictures are waiting; try again after a second."},
@@ -47,9 +49,15 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    network: ProvedNetwork, name: str, *, batch: int = 32, waiting: int = 256, megabytes: int = 32
+    network: ProvedNetwork,
+    name: str,
+    *,
+    batch: int = 32,
+    waiting: int = 256,
+    megabytes: int = 32,
+    seconds: float = 60,
 ) -> FastAPI:
-    """The service as an ASGI application.
+    """The service as an ASGI application; a server that is about to stop calls its `state.bodies.stop`.
 
     Args:
         network: certifies.
@@ -57,6 +65,7 @@ def create_app(
         batch: pictures that are certified together, and pictures in one request to /certify/batch.
         waiting: pictures that may wait, not below `batch`; more are refused with 503.
         megabytes: size of a request.
+        seconds: that the body of a request may take to arrive.
 
     Raises:
         ArgumentError: the network does not take square grey or colour images.
@@ -101,7 +110,8 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.add_middleware(Gate, metrics=metrics, largest=megabytes * 10**6)
+    app.state.bodies = Bodies(seconds)
+    app.add_middleware(Gate, metrics=metrics, largest=megabytes * 10**6, bodies=app.state.bodies)
     _answer_errors(app)
 
     @app.post(
@@ -114,7 +124,7 @@ def create_app(
     )
     async def certify_one(request: Request) -> dict[str, Any]:
         """The picture is the body of the request."""
-        if request.headers.get("content-type", "").startswith("multipart/"):
+        if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
             raise HTTPException(
                 415, "expected the picture itself as the body, got a form; post forms to /certify/batch"
             )

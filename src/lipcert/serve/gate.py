@@ -1,11 +1,14 @@
-"""What stands in front of every request: limits on its size, and a clock."""
+"""What stands in front of every request: limits on its size and time, and a clock."""
 
+import asyncio
 import time
+from contextlib import suppress
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lipcert.serve.bodies import Bodies
 from lipcert.serve.metrics import Metrics
 
 PATHS = ("/certify", "/certify/batch", "/health", "/metrics")
@@ -13,10 +16,12 @@ PATHS = ("/certify", "/certify/batch", "/health", "/metrics")
 CERTIFYING = PATHS[:2]
 TOGETHER, DRAINED = 16, 8
 """In units of the largest request: what all requests may hold at once, and what is read of one too large."""
+CLOSE = {"connection": "close"}
+STOPPING = "the service is stopping; try again later"
 
 
 class Gate:
-    """Refuses bodies above `largest` bytes, announced or not, and counts requests.
+    """Refuses bodies above `largest` bytes, announced or not, and bodies that come too late; counts requests.
 
     All requests together may hold `TOGETHER` times as much.
 
@@ -24,10 +29,11 @@ class Gate:
         app: answers the rest.
         metrics: count here.
         largest: bytes of a request's body.
+        bodies: have the deadlines.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, largest: int) -> None:
-        self.app, self.metrics, self.largest = app, metrics, largest
+    def __init__(self, app: ASGIApp, metrics: Metrics, largest: int, bodies: Bodies) -> None:
+        self.app, self.metrics, self.largest, self.bodies = app, metrics, largest, bodies
         self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +41,8 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, received = time.perf_counter(), 500, 0
+        started, status, received = time.perf_counter(), 0, 0
+        deadline, arriving = self.bodies.deadline(), True
 
         async def count(message: Message) -> None:
             nonlocal status
@@ -43,14 +50,25 @@ class Gate:
                 status = message["status"]
             await send(message)
 
+        async def timed() -> Message:
+            nonlocal arriving
+            if not arriving:  # behind the body there is only the news that the client has gone
+                return await receive()
+            message = await self.bodies.next(receive, deadline)
+            arriving = message.get("more_body", False)
+            return message
+
         async def limited() -> Message:
             nonlocal received
-            message = await receive()
+            try:
+                message = await timed()
+            except TimeoutError as error:
+                raise self._too_late() from error
             size = len(message.get("body", b""))
             received, self.held = received + size, self.held + size
             if received > self.largest:
-                await self._drain(message, receive)
-                raise HTTPException(413, self._too_large())
+                await self._drain(message, timed)
+                raise HTTPException(413, self._too_large(), CLOSE)
             if self.held > TOGETHER * self.largest:
                 busy = "too many large requests at once; try again after a second"
                 raise HTTPException(503, busy, {"Retry-After": "1"})
@@ -58,24 +76,36 @@ class Gate:
 
         try:
             if _announced(scope) > self.largest:
-                await self._drain({"more_body": True}, receive)
-                refusal = JSONResponse({"error": self._too_large()}, 413, {"connection": "close"})
-                await refusal(scope, receive, count)
+                await self._drain({"more_body": True}, timed)
+                await JSONResponse({"error": self._too_large()}, 413, CLOSE)(scope, receive, count)
             else:
                 await self.app(scope, limited, count)
+        except asyncio.CancelledError:  # the server's patience is at an end
+            if not status:
+                await JSONResponse({"error": STOPPING}, 503, CLOSE)(scope, receive, count)
         finally:
             self.held -= received
             path = scope["path"] if scope["path"] in PATHS else "other"
-            self.metrics.requests[path, status] += 1
+            self.metrics.requests[path, status or 500] += 1
             if path in CERTIFYING:
                 self.metrics.seconds.add(time.perf_counter() - started)
 
     async def _drain(self, message: Message, receive: Receive) -> None:
         """Read on and keep nothing: many clients look for an answer only once they have sent all."""
         left = DRAINED * self.largest
-        while left > 0 and message.get("more_body", False):
-            message = await receive()
-            left -= len(message.get("body", b""))
+        with suppress(TimeoutError):
+            while left > 0 and message.get("more_body", False):
+                message = await receive()
+                left -= len(message.get("body", b""))
+
+    def _too_late(self) -> HTTPException:
+        if self.bodies.stopping:
+            return HTTPException(503, STOPPING, CLOSE)
+        late = (
+            f"the body of the request did not arrive within {self.bodies.seconds:g} seconds; send it faster, "
+            "or send fewer or smaller pictures"
+        )
+        return HTTPException(408, late, CLOSE)
 
     def _too_large(self) -> str:
         return f"the request is larger than {self.largest / 1e6:g} MB; send fewer or smaller pictures"

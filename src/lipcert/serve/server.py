@@ -9,32 +9,38 @@ import uvicorn
 from fastapi import FastAPI
 
 PATIENCE = 30
-"""Seconds that requests have to end after the signal to stop."""
+"""Seconds that complete requests have to be answered after the signal to stop."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which tells when it is ready.
+    """uvicorn, which tells when it is ready and when it begins to stop.
 
     Args:
         config: of uvicorn.
         ready: called once requests are accepted.
+        stop: called when they are no longer accepted.
     """
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stop: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._stop = ready, stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
         self._ready()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and wait for the requests that have begun."""
+        self._stop()
+        await super().shutdown(sockets)
+
 
 def run(app: FastAPI, bound: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on a bound socket until SIGINT (Ctrl-C) or SIGTERM, then return.
 
     Args:
-        app: answers requests.
+        app: answers requests, made by `lipcert.serve.app.create_app`.
         bound: where to listen.
         ready: called once requests are accepted.
     """
@@ -44,7 +50,7 @@ def run(app: FastAPI, bound: socket.socket, ready: Callable[[], None]) -> None:
     # uvicorn raises the signal again when it has stopped; by then it has done its work.
     before = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        Server(config, ready).run(sockets=[bound])
+        Server(config, ready, app.state.bodies.stop).run(sockets=[bound])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
