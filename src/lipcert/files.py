@@ -66,3 +66,12 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def home_path(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` replaced by the home folder; that of an unknown user stays, and names no file.
+
+    >>> home_path("~nobody-of-this-name/a").as_posix()
+    '~nobody-of-this-name/a'
+    """
+    return Path(os.path.expanduser(path))

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import typer
 from lipcert.cli.console import make_folder, progress, say, silence_pillow
 from lipcert.cli.show_pictures import report_problems, show
 from lipcert.errors import DataError
-from lipcert.files import CERTIFICATES
+from lipcert.files import CERTIFICATES, home_path
 from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def find_pictures(named: Sequence[Path]) -> list[Path]:
     from glob import glob, has_magic
 
     found: dict[Path, None] = {}
-    # Of an unknown user, ~user stays as it is, as in a shell.
-    for place in (Path(os.path.expanduser(named)) for named in named):
+    for place in map(home_path, named):
         if place.is_dir():
             inside = [file for file in sorted(place.rglob("*")) if _is_picture(file, place)]
             if not inside:

@@ -10,7 +10,7 @@ from lipcert.cli.allocator import keep_freed_memory
 from lipcert.cli.console import say
 from lipcert.cli.options import takes_options
 from lipcert.errors import ArgumentError
-from lipcert.files import CONFIG
+from lipcert.files import CONFIG, home_path
 from lipcert.runs.config import TrainConfig, options, read_options
 
 DECIDED = (
@@ -77,7 +77,7 @@ train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"
 
 def free_folder(data: str) -> Path:
     """A folder in runs/ that does not exist yet, named after the data."""
-    name = Path(data).expanduser().resolve().name  # of a dataset its own
+    name = home_path(data).resolve().name  # of a dataset its own
     numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
     return next(path for path in numbered if not path.exists())
 

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from lipcert.files import home_path
+
 DATA_VARIABLE = "LIPCERT_DATA"
 
 
@@ -84,4 +86,4 @@ ARCHIVES = {
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder that holds the datasets: `root`, else $LIPCERT_DATA, else ~/.cache/lipcert."""
     chosen = root or os.environ.get(DATA_VARIABLE) or Path("~/.cache/lipcert")
-    return Path(chosen).expanduser()
+    return home_path(chosen)

@@ -1,6 +1,5 @@
 """A folder of the user's own images, one subfolder per class."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from lipcert.data.image import read_image
 from lipcert.data.seeding import Stream
 from lipcert.data.split import stratified
 from lipcert.errors import DataError, choose
+from lipcert.files import home_path
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 SPLITS = ("train", "test")
@@ -62,7 +62,7 @@ def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
         DataError: the folder is not laid out as `load_folder` says.
     """
     choose("split", split, SPLITS)
-    root = Path(os.path.expanduser(path))  # an unknown user is no error here, but no folder below
+    root = home_path(path)
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected a folder of images in one subfolder per class")
     entries = {entry.name for entry in _visible(root)}

@@ -10,6 +10,7 @@ from lipcert.data.dataset import Dataset
 from lipcert.data.digits import load_digits
 from lipcert.data.folder import load_folder
 from lipcert.errors import ArgumentError, DataError, choose
+from lipcert.files import home_path
 
 NAMES = ("cifar10", "cifar100", "digits")
 
@@ -71,7 +72,7 @@ folder of images, cifar10, cifar100 or digits; did you mean 'digits'?
     if not isinstance(name_or_path, str | Path):
         kind = type(name_or_path).__name__
         raise ArgumentError(f"data: expected a name or the path of a folder, got {kind}")
-    path = Path(os.path.expanduser(name_or_path))  # which leaves an unknown user as it is
+    path = home_path(name_or_path)
     if name_or_path in NAMES or path.is_dir():
         return
     is_path = is_folder(name_or_path)

@@ -1,6 +1,5 @@
 """A trained network and all that is written down about it; every file is read when it is asked for, once."""
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lipcert.errors import ArgumentError, CheckpointError, DataError, LipcertError
-from lipcert.files import BEST, CERTIFICATES, CONFIG, LAST, PROVED, SUMMARY
+from lipcert.files import BEST, CERTIFICATES, CONFIG, LAST, PROVED, SUMMARY, home_path
 from lipcert.runs.config import TrainConfig
 from lipcert.schema import read_toml
 
@@ -320,12 +319,12 @@ class Run:
         """
         from lipcert.data.folder import has_splits
 
-        place = Path(os.path.expanduser(images.name))  # which leaves an unknown user as it is
+        place = home_path(images.name)
         if self.folder is None or not place.is_dir() or has_splits(place):
             return
         if not (self.folder / CERTIFICATES).is_file():
             return
-        same = Path(os.path.expanduser(self.records.data)).resolve() == place.resolve()
+        same = home_path(self.records.data).resolve() == place.resolve()
         if same and self.records.data_hash != images.fingerprint:
             raise DataError(
                 f"data: {images.name} holds other files than when {self.name} was trained, so that some of "

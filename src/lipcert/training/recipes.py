@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lipcert.data.archives import ARCHIVES
 from lipcert.data.folder import SUFFIXES, TEST_SHARE, has_splits
 from lipcert.data.sources import check_exists
 from lipcert.errors import choose
+from lipcert.files import home_path
 from lipcert.machine import has_bf16
 from lipcert.nn import CONVOLUTIONS
 from lipcert.runs.config import TrainConfig
@@ -149,7 +149,7 @@ def _look_at(data: str) -> _Images:
         return _Images(45_000, 50_000, 10 if data == "cifar10" else 100, False)
     if data == "digits":
         return _Images(1294, 1437, 10, False)
-    root = Path(data).expanduser()
+    root = home_path(data)
     test_share = 0 if has_splits(root) else 1 / TEST_SHARE
     root = root / "train" if has_splits(root) else root
     folders = [entry for entry in root.iterdir() if entry.is_dir()]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lipcert.errors import ArgumentError, CheckpointError
+from lipcert.files import home_path
 from lipcert.models.network import Network, NetworkConfig
 from lipcert.models.storage import load, read_config, weights_hash
 from lipcert.nn.carried import complete_state
@@ -136,7 +137,7 @@ def _split_of(run: Run) -> str | None:
 
 
 def _place(data: str) -> Path:
-    return Path(data).expanduser().resolve()
+    return home_path(data).resolve()
 
 
 def _layers(model: Network) -> list[str]:
