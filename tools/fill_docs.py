@@ -244,7 +244,7 @@ def main(arguments: list[str]) -> int:
             path.write_text(text)
     if not check:
         draw_curves()
-        write_png(lab.dial_figure(), RESULTS / "lab-dial.png")
+        write_png(lab.dial_figure(), ROOT / "docs/pictures/lab-dial.png")
     return int(check and bool(changed))
 
 

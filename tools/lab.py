@@ -114,10 +114,11 @@ def table(study: str) -> str:
     """A study as a table: means over seeds, in the order of the study."""
     if not RECORD.exists():
         read_record(RECORD, f"lab {study}")
-    rows, machines = [], set()
+    rows, machines, missing = [], set(), []
     for label in STUDIES[study].trials:
         found = [trial for trial in read_trials() if (trial["study"], trial["trial"]) == (study, label)]
         if not found:
+            missing.append(label)
             continue
         columns = [
             [trial["held_out"]["standard"] for trial in found],
@@ -140,6 +141,7 @@ def table(study: str) -> str:
         f"\n\nLipConvnet-{base['depth']} of width {base['width']} on CIFAR-10, {base['epochs']} epochs of "
         "the fast recipe unless a trial says otherwise; percent of 5,000 held-out images, estimates. ± is "
         f"the standard deviation over seeds. Measured on {' and '.join(sorted(machines))}."
+        + (f" Not run yet: {'; '.join(missing)}." if missing else "")
     )
 
 

@@ -41,7 +41,7 @@ LARGEST = 20e6
 """Bytes of one file."""
 
 
-def make(run_folder: Path, name: str, *, mirrored: bool) -> dict[str, Any]:
+def make(run_folder: Path, name: str, *, mirrored: bool = False) -> dict[str, Any]:
     run = finished_run(run_folder)
     start = _start(run)
     lc.save(load_weights(run_folder / "best.safetensors"), ZOO / f"{name}.safetensors", compact=True)

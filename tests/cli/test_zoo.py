@@ -74,7 +74,7 @@ def test_missing_test_images_are_named_with_the_remedy(
     monkeypatch.setenv("LIPCERT_DATA", str(tmp_path))
     result = command("verify", "lipconvnet5-cifar10")
     assert result.code == 2
-    assert "is missing; run `lipcert data download cifar10`, or set LIPCERT_DATA to" in result.err
+    assert "is missing; add --download to fetch it, or run `lipcert data download cifar10`" in result.err
     asked: list[str] = []
     monkeypatch.setattr("lipcert.data.fetch.download", lambda name, **_: asked.append(name))
     assert (command("verify", "lipconvnet5-cifar10", "--download").code, asked) == (2, ["cifar10"])
@@ -142,5 +142,5 @@ def test_a_network_that_went_on_tells_of_both_trainings(
     assert make_zoo.make(tmp_path / "later", "tiny-digits") == card  # also once the old card is gone
     del card["training"]["started_from"]
     (zoo / "tiny-digits.json").write_text(json.dumps(card))
-    with pytest.raises(SystemExit, match="started from a network that does not ship"):
+    with pytest.raises(SystemExit, match="neither ships nor has its weights"):
         make_zoo.make(tmp_path / "later", "tiny-digits")
