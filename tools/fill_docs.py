@@ -80,8 +80,8 @@ def zoo(folder: Path = ZOO) -> str:
         epochs, width = training["budget"].split(", ")[:2]
         hours = f"{training['hours']:.1f} hours"
         if start := training.get("started_from"):
-            epochs, hours = f"{start['epochs']:g} + {epochs}", f"{start['hours']:.1f} + {hours}"
-        spent = f"{width}, {epochs}, {hours} of {cores}"
+            epochs, hours = f"{round(start['epochs'], 1):g} + {epochs}", f"{start['hours']:.1f} + {hours}"
+        spent = f"{width}, {epochs}, {hours} of {cores}" + (", mirrored" if card.get("mirrored") else "")
         rows.append([f"`{card['name']}`", *shares, spent, verdict])
         if card["paper"]:
             rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "width 32, 200 epochs", ""])

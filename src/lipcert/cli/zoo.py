@@ -75,7 +75,7 @@ def show_zoo(
         ["standard accuracy", f"{card['standard']:.2%}"],
         *([f"certified at {radius}", f"{share:.2%}"] for radius, share in card["certified"].items()),
         *([["the paper", " / ".join(f"{number}%" for number in card["paper"])]] if card["paper"] else []),
-        ["before rounding to bfloat16", " / ".join(_shares(card["before_rounding"]))],
+        [f"before {_changes(card)}", " / ".join(_shares(card["before_rounding"]))],
         ["median radius", f"{shown(card['median_radius'])}, a wrong prediction counting as 0"],
         ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
         ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
@@ -94,6 +94,11 @@ zoo_app.command("show")(show_zoo)
 
 def _shares(card: dict[str, Any]) -> list[str]:
     return [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
+
+
+def _changes(card: dict[str, Any]) -> str:
+    """What was done to the network of the run before it was proved."""
+    return "rounding to bfloat16" + (" and mirroring" if card.get("mirrored") else "")
 
 
 def _hours(training: dict[str, Any]) -> str:

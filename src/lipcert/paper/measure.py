@@ -66,7 +66,7 @@ def budget_of(run: Run) -> str:
     label, before = budget_label(run.config), run.epochs_before
     if not before:
         return label
-    return label.replace("started from ", f"after {before:g} epoch{'s' * (before != 1)} of ", 1)
+    return label.replace("started from ", f"after {round(before, 1):g} epoch{'s' * (before != 1)} of ", 1)
 
 
 def finished_run(folder: Path) -> Run:

@@ -103,7 +103,7 @@ def _images(run: Run) -> tuple[str, str]:
 def _start(start: Mapping[str, Any] | None) -> str:
     if start is None:
         return ""
-    known = "" if start["epochs"] is None else f", trained for {start['epochs']:g} epochs"
+    known = "" if start["epochs"] is None else f", trained for {round(start['epochs'], 1):g} epochs"
     return f"{start['network']}{known}, SHA-256 {start['weights_sha256']}"
 
 
