@@ -12,9 +12,11 @@ import griffe
 
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
+EXAMPLE = re.compile(r"^>>> .+(?:\n.+)*", re.MULTILINE)
 GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "varepsilon": "ε", "epsilon": "ϵ", "theta": "θ",
     "kappa": "κ", "lambda": "λ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "omega": "ω",
+    "mu": "μ", "eta": "η",
     "Theta": "Θ", "ell": "ℓ", "partial": "∂", "infty": "∞",
 }  # fmt: skip
 OPERATORS = {
@@ -39,13 +41,15 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 class DocstringMath(griffe.Extension):
-    """Reads `:math:` and `.. math::` of docstrings as formulas."""
+    """Reads `:math:` and `.. math::` of docstrings as formulas, and examples as code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of one object."""
         if obj.docstring is not None:
             text = re.sub(r":math:`([^`]+)`", r"$\1$", obj.docstring.value)
-            obj.docstring.value = re.sub(r"^\.\. math:: (.+)$", r"$$\n\1\n$$", text, flags=re.MULTILINE)
+            text = re.sub(r"^\.\. math::\s+(.+(?:\n .+)*)$", r"$$\n\1\n$$", text, flags=re.MULTILINE)
+            # An example ends at a blank line. Unfenced, brackets in its output would be read as links.
+            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
 
 
 class UnknownTeXError(ValueError):

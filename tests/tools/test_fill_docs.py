@@ -189,3 +189,9 @@ def test_the_curves_are_of_the_networks_that_ship(tmp_path: Path, monkeypatch: p
     for name, outcomes in shown.items():
         assert outcomes.accuracy().standard == card(name)["standard"]
     assert drawn[0][1].values["standard"] == 75.31
+
+
+def test_examples_of_docstrings_become_code() -> None:
+    text = "One.\n\n>>> [[0, 1]]\n[[0, 1]]\n>>> 2\n2\n\nEnd."
+    fenced = docs_hooks.EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
+    assert fenced == "One.\n\n```pycon\n>>> [[0, 1]]\n[[0, 1]]\n>>> 2\n2\n```\n\nEnd."
