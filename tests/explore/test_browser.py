@@ -31,7 +31,7 @@ MISSING = [
     *(name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None),
     *([] if CHROMIUM else ["chromium (apt-get install chromium)"]),
 ]
-START_SECONDS, ANSWER_MILLISECONDS = 120, 20_000
+START_SECONDS, ANSWER_MILLISECONDS = 120, 60_000
 
 pytestmark = [
     pytest.mark.slow,
@@ -187,12 +187,17 @@ def test_choose_by_radius_and_class(page: "Page", offered: Choices) -> None:
         return float(page.locator("#lc-radius").inner_text())
 
     assert radius_after("smallest radius") < radius_after("largest radius")
-    page.locator("#lc-class input").click()
     # The surest mistake is the first of all and the first of its class; the largest radius is no mistake.
     wrong = offered.pick("wrong")[0]
     name = offered.images.classes[int(offered.images.labels[wrong])]
-    page.get_by_role("option", name=name, exact=True).click()
-    page.wait_for_selector(f"h2:text-matches('Test image [0-9]+: {name}$')")
+    heading = page.locator(f"h2:text-matches('Test image [0-9]+: {name}$')")
+    for _ in range(3):  # a click is lost while the page still updates what was chosen before
+        page.locator("#lc-class input").click()
+        page.get_by_role("option", name=name, exact=True).click()
+        page.wait_for_timeout(1000)
+        if heading.count():
+            break
+    heading.wait_for()
     radius_after("wrong")
     assert page.locator("#lc-panel h2").inner_text() == f"Test image {wrong}: {name}"
     assert page.locator("#lc-panel .lc-bad").inner_text() == f"wrong: it is {name}"
@@ -271,7 +276,7 @@ def test_a_narrow_dark_screen(browser: "Browser", server: Server) -> None:
 def test_stops_cleanly_and_keeps_nothing(server: Server) -> None:
     """The last test of this file: it ends the command, as Ctrl-C would."""
     server.process.send_signal(signal.SIGINT)
-    said, _ = server.process.communicate(timeout=120)
+    said, _ = server.process.communicate(timeout=240)
     assert server.process.returncode == 0
     assert said.strip().endswith("The page is closed.")
     assert list(server.uploads.glob("lipcert-explore-*")) == []
