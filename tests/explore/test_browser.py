@@ -191,7 +191,7 @@ def test_choose_by_radius_and_class(page: "Page", offered: Choices) -> None:
     wrong = offered.pick("wrong")[0]
     name = offered.images.classes[int(offered.images.labels[wrong])]
     heading = page.locator(f"h2:text-matches('Test image [0-9]+: {name}$')")
-    for _ in range(3):  # a click is lost while the page still updates what was chosen before
+    for _ in range(3):  # a click during an update of the page may be lost
         page.locator("#lc-class input").click()
         page.get_by_role("option", name=name, exact=True).click()
         page.wait_for_timeout(1000)
