@@ -22,13 +22,14 @@ from torch import Tensor
 from lipcert.certify.network import ProvedNetwork
 from lipcert.errors import ArgumentError, CheckpointError, LipcertError
 from lipcert.operators import KINDS, Operator
+from lipcert.operators.operator import LARGEST_MAP
 from lipcert.schema import parse_json
 
 FORMAT = "lipcert proved network 1"
 KEY = "lipcert-proved"
 NO_HASH = "0" * 64
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16}
-LARGEST_HEADER, LARGEST_IMAGE, DEEPEST = 2**24, 2**26, 100
+LARGEST_HEADER, DEEPEST = 2**24, 100
 """Bytes of the header, numbers in an image, nested operators: far beyond any network that trains."""
 TOO_DEEP = (
     f"its blocks are nested more than {DEEPEST} deep, and a residual block inside another may count twice; "
@@ -142,7 +143,7 @@ def from_bytes(content: bytes, path: Path) -> ProvedNetwork:
         raise CheckpointError(f"{path}: has been changed since it was written (its hash does not fit)")
     try:
         shape = tuple(description["input_shape"])
-        if not all(type(side) is int and side > 0 for side in shape) or math.prod(shape) > LARGEST_IMAGE:
+        if not all(type(side) is int and side > 0 for side in shape) or math.prod(shape) > LARGEST_MAP:
             raise ValueError(f"input_shape {shape}")
         reader = _Reader(header, content, start)
         operator = reader.read(Operator, description["operator"])

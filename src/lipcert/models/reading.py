@@ -17,11 +17,10 @@ from lipcert.models.plain import PLAIN
 from lipcert.models.trace import trace
 from lipcert.nn.contract import LipschitzModule
 from lipcert.operators import Concatenation, Operator, Sequence, Shape, WeightedSum
+from lipcert.operators.operator import LARGEST_MAP
 
 Place = Callable[[Operator, Shape, str, str], Operator]
 """place(operator, input_shape, path, layer): an operator as it stands in the network, proved or as it is."""
-LARGEST = 2**26
-"""Numbers in one sample anywhere in a network: far beyond any that trains."""
 
 
 def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
@@ -67,8 +66,8 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
                 if not isinstance(frozen, Operator):
                     raise NotProvedError(f"{kind.__name__} freezes to {type(frozen).__name__}, no operator")
                 made = frozen.output_shape(shape)
-                if math.prod(made) > LARGEST:
-                    raise ArgumentError(f"{kind.__name__} makes {made}, more than {LARGEST:,} numbers")
+                if math.prod(made) > LARGEST_MAP:
+                    raise ArgumentError(f"{kind.__name__} makes {made}, more than {LARGEST_MAP:,} numbers")
             except LipcertError as error:
                 raise type(error)(f"{path or 'model'}: {error}") from error
             return tree.mark(frozen, path or "model", kind.__name__)
@@ -182,9 +181,9 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
         sides = tuple(map(operator.index, shape))
     except TypeError as error:
         raise ArgumentError(f"input_shape: expected integers such as (3, 32, 32), got {shape!r}") from error
-    if not sides or min(sides) < 1 or math.prod(sides) > LARGEST:
+    if not sides or min(sides) < 1 or math.prod(sides) > LARGEST_MAP:
         raise ArgumentError(
-            f"input_shape: expected positive sides such as (3, 32, 32), at most {LARGEST:,} numbers, got "
+            f"input_shape: expected positive sides such as (3, 32, 32), at most {LARGEST_MAP:,} numbers, got "
             f"{shape!r}"
         )
     return sides
