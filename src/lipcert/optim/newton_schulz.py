@@ -20,6 +20,9 @@ With r columns per row of an m x r m matrix five plain iterations are 5 (2 r + 1
 five on the Gram matrix 17 + 2 r: 25 and 21 at r = 2, 55 and 27 at r = 5.
 """
 
+ALONE = 64
+"""Rows from which a CPU takes the matrices of a batch one by one: its batched products are slower then."""
+
 STRIP = 128
 """Rows of a large symmetric product that are computed at once on a CPU; what is left of them is mirrored."""
 
@@ -62,7 +65,11 @@ def orthogonalize(matrices: Tensor, *, iterations: int = 5, dtype: torch.dtype |
     x = x.mT if is_tall else x
     rows, columns = x.shape[-2:]
     on_gram = columns >= WIDE * rows and x.dtype in (torch.float32, torch.float64)
-    x = _iterate_gram(x, iterations) if on_gram else _iterate(x, iterations)
+    iterate = _iterate_gram if on_gram else _iterate
+    if x.dim() > 2 and x.device.type == "cpu" and rows >= ALONE and x.numel():
+        x = torch.stack([iterate(matrix, iterations) for matrix in x.reshape(-1, rows, columns)]).view(x.shape)
+    else:
+        x = iterate(x, iterations)
     return (x.mT if is_tall else x).to(matrices.dtype)
 
 
