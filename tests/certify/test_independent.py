@@ -238,6 +238,9 @@ def test_random_trees(tmp_path_factory: pytest.TempPathFactory, tree: Operator, 
 
 def test_constants_of_branches(tmp_path: Path) -> None:
     """Cases in which the rules of the combinators are exact."""
+    sorted_apart = [op.Sequence.of(op.ChannelSlice(k, k + 2), op.GroupSort(2)) for k in (2, 0)]
+    _, network = saved(op.Concatenation(tuple(sorted_apart)), (4,), tmp_path)
+    assert derive_constants(network).lipschitz == pytest.approx(1, rel=1e-12)
     twice = op.Concatenation((op.Sequence(()), op.Sequence(())))
     _, network = saved(op.Sequence.of(twice, op.Matrix(torch.eye(6).double(), None)), (3,), tmp_path)
     constants = derive_constants(network)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipcert.operators import (
     ChannelAffine,
+    ChannelSlice,
     Concatenation,
     Flow,
     GroupSort,
@@ -161,6 +162,27 @@ def test_the_constant_of_a_weighted_sum_by_hand(weights: tuple[float, float], ex
     assert WeightedSum((double, triple), weights).lipschitz_bound((2,)) == pytest.approx(expected, rel=1e-6)
     assert Concatenation((double, triple)).lipschitz_bound((2,)) == pytest.approx(13**0.5, rel=1e-6)
     assert Sequence.of(double, triple, double).lipschitz_bound((2,)) == pytest.approx(12, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("slices", "expected"),
+    [
+        (((0, 1), (1, 3)), 3.0),
+        (((2, 3), (0, 2)), 3.0),
+        (((0, 2), (1, 3)), 13**0.5),
+        (((0, 1), (0, 1)), 13**0.5),
+    ],
+)
+def test_branches_with_channels_of_their_own(slices: tuple[tuple[int, int], ...], expected: float) -> None:
+    """Branches of constants 2 and 3: the largest counts, unless they read a common channel."""
+    branches = tuple(
+        Sequence.of(ChannelSlice(start, stop), Matrix(factor * torch.eye(stop - start).double(), None))
+        for (start, stop), factor in zip(slices, (2, 3), strict=True)
+    )
+    whole = Concatenation(branches)
+    assert whole.lipschitz_bound((3,)) == pytest.approx(expected, rel=1e-12)
+    start = Flow.of_images(torch.ones(1, 3, dtype=torch.float64))
+    assert whole.run(start, (3,)).reach == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_product_with_one_half_halves_the_constant() -> None:

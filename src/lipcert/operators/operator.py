@@ -120,6 +120,10 @@ class Operator(ABC):
     def rounding_error(self, input_shape: Shape) -> RoundingError:
         """Proved bound on what rounding adds to the output of `apply` in float64."""
 
+    def channels_read(self, input_shape: Shape) -> range:
+        """Channels of the input outside of which nothing changes the output; all, unless one knows better."""
+        return range(input_shape[0])
+
     def pair_bounds(self, input_shape: Shape) -> Tensor:
         r"""(K, K) in float64, of an operator that makes K numbers: proved Lipschitz constants of f_i - f_j.
 

@@ -69,6 +69,10 @@ class Proved(Operator):
         """The stored error."""
         return RoundingError(self.relative, self.absolute)
 
+    def channels_read(self, input_shape: Shape) -> range:
+        """Those of the operator."""
+        return self.operator.channels_read(input_shape)
+
     def pair_bounds(self, input_shape: Shape) -> Tensor:
         """Those of a matrix are cheap; every other operator has them from its constant."""
         if isinstance(self.operator, Matrix):

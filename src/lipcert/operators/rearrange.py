@@ -149,6 +149,10 @@ class ChannelSlice(Rearrangement):
             raise self._refuse(f"at least {self.stop} channels", input_shape)
         return (self.stop - self.start, *input_shape[1:])
 
+    def channels_read(self, input_shape: Shape) -> range:
+        """Those that are kept."""
+        return range(self.start, self.stop)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Frame(Rearrangement):

@@ -43,6 +43,10 @@ class Sequence(Operator):
         """The product."""
         return self._product(self.parts, input_shape)[0]
 
+    def channels_read(self, input_shape: Shape) -> range:
+        """Those of the first part."""
+        return self.parts[0].channels_read(input_shape) if self.parts else super().channels_read(input_shape)
+
     def rounding_error(self, input_shape: Shape) -> RoundingError:
         """Errors of a part pass through the parts behind it; what enters a part has grown by those before."""
         relative = absolute = 0.0
@@ -201,7 +205,9 @@ class WeightedSum(Operator):
 class Concatenation(Operator):
     r"""Branches on the same input, side by side along the channels.
 
-    Guarantee: :math:`L \le (\sum_k L_k^2)^{1/2}`; errors add in the same way, and nothing is rounded.
+    Guarantee: :math:`L \le (\sum_k L_k^2)^{1/2}`; errors add in the same way, and nothing is rounded. If no
+    two branches read a common channel, each sees its own part :math:`x_k` of the input, and
+    :math:`\sum_k L_k^2 \|x_k - x'_k\|^2 \le \max_k L_k^2 \|x - x'\|^2` gives :math:`L \le \max_k L_k`.
 
     Args:
         branches: at least one; their outputs differ in the number of channels at most.
@@ -227,8 +233,10 @@ class Concatenation(Operator):
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     def lipschitz_bound(self, input_shape: Shape) -> float:
-        """The root of the sum of squares."""
-        return _length([branch.lipschitz_bound(input_shape) for branch in self.branches])
+        """The root of the sum of squares; the maximum, if the branches read channels of their own."""
+        constants = [branch.lipschitz_bound(input_shape) for branch in self.branches]
+        read = [channel for branch in self.branches for channel in branch.channels_read(input_shape)]
+        return max(constants) if len(set(read)) == len(read) else _length(constants)
 
     def rounding_error(self, input_shape: Shape) -> RoundingError:
         """Lengths of the branches' errors."""
@@ -245,9 +253,9 @@ class Concatenation(Operator):
             for part in ([f.fixed for f in flows], [f.slope for f in flows])
         )
         value = torch.cat([f.value for f in flows], dim=1)
-        return Flow(
-            value, _length([f.reach for f in flows]), fixed, slope, _largest(flows, (1.0,) * len(flows))
-        )
+        known = product_up(flow.reach, self.lipschitz_bound(input_shape))
+        reach = min(_length([f.reach for f in flows]), known)
+        return Flow(value, reach, fixed, slope, _largest(flows, (1.0,) * len(flows)))
 
 
 def _largest(flows: list[Flow], weights: tuple[float, ...]) -> Tensor:

@@ -67,7 +67,8 @@ def orthogonalize(matrices: Tensor, *, iterations: int = 5, dtype: torch.dtype |
     on_gram = columns >= WIDE * rows and x.dtype in (torch.float32, torch.float64)
     iterate = _iterate_gram if on_gram else _iterate
     if x.dim() > 2 and x.device.type == "cpu" and rows >= ALONE and x.numel():
-        x = torch.stack([iterate(matrix, iterations) for matrix in x.reshape(-1, rows, columns)]).view(x.shape)
+        alone = [iterate(matrix, iterations) for matrix in x.reshape(-1, rows, columns)]
+        x = torch.stack(alone).view(x.shape)
     else:
         x = iterate(x, iterations)
     return (x.mT if is_tall else x).to(matrices.dtype)
