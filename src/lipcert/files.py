@@ -14,6 +14,8 @@ LAST, BEST, PROVED = "model.safetensors", "best.safetensors", "best.proved.safet
 """Weights of its last and of its best model, and what is proved of the best."""
 CERTIFICATES, AUDIT, ATTACKED, REPORT = "certificates.jsonl", "audit.json", "audit.jsonl", "report.html"
 """Its certificates, the verdict of an audit, one line per attacked image, and the page on all of it."""
+COMPARISON, COMPARISON_PAGE = "comparison.json", "comparison.html"
+"""Of several runs side by side: what each came to, and the page."""
 KEPT_CERTIFICATES, REVISED = "certificates.csv.gz", "revised.json"
 """In a folder of results: the certificates in brief, and accuracies under estimated constants."""
 

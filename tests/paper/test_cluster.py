@@ -13,9 +13,11 @@ from lipcert.errors import ArgumentError, TrainingError
 from lipcert.files import CONFIG, SUMMARY
 from lipcert.paper.budget import Budget
 from lipcert.paper.cluster import run_on_ray
-from lipcert.paper.run import Job, State, plan
+from lipcert.paper.run import plan
 from lipcert.paper.tables import tables
 from lipcert.runs.config import TrainConfig
+from lipcert.runs.run import State
+from lipcert.training.jobs import Job
 from lipcert.training.progress import Progress
 
 pytest.importorskip("ray", reason="needs the extra `cluster`")

@@ -9,9 +9,11 @@ import pytest
 from lipcert.errors import ArgumentError, TrainingError
 from lipcert.files import CONFIG, SUMMARY
 from lipcert.paper.budget import Budget, budget_label, is_paper_budget, network_of
-from lipcert.paper.run import State, plan, run_in_order
+from lipcert.paper.run import plan
 from lipcert.paper.tables import Network, networks, tables
 from lipcert.runs.config import TrainConfig
+from lipcert.runs.run import State
+from lipcert.training.jobs import run_in_order
 from lipcert.training.progress import Progress
 
 NETWORK = Network("cifar10", 5, "soc", "hh1", "orthogonal", 0.5)

@@ -11,6 +11,7 @@ from lipcert.cli.audit import audit
 from lipcert.cli.average import average
 from lipcert.cli.bench import bench
 from lipcert.cli.certify import certify
+from lipcert.cli.compare import compare
 from lipcert.cli.console import complain
 from lipcert.cli.data import data_app
 from lipcert.cli.demo import demo
@@ -65,6 +66,7 @@ for name, function, panel in (
     ("serve", serve, "Networks"),
     ("average", average, "Networks"),
     ("export", export, "Networks"),
+    ("compare", compare, "Evidence"),
     ("reproduce", reproduce, "Evidence"),
     ("bench", bench, "Evidence"),
     ("selftest", selftest, "Evidence"),

@@ -9,7 +9,7 @@ import typer
 from lipcert import zoo
 from lipcert.cli.console import make_folder, print_json, say
 from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.files import CERTIFICATES, REPORT
+from lipcert.files import CERTIFICATES, COMPARISON_PAGE, REPORT
 from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def report(
     if absent := [folder for folder in folders if not folder.is_dir()]:
         raise CheckpointError(_not_a_folder(absent[0]))
     runs = [Run.at(folder, name) for folder, name in zip(folders, distinct_names(folders), strict=True)]
-    page = out or (folders[0] / REPORT if len(runs) == 1 else Path("comparison.html"))
+    page = out or (folders[0] / REPORT if len(runs) == 1 else Path(COMPARISON_PAGE))
     if page.is_dir():
         raise ArgumentError(f"out: expected a file, got the folder {page}; try {page / REPORT}")
     write_page(runs, page)

@@ -17,7 +17,7 @@ from lipcert.runs.config import DATA, MACHINE, TRAINING
 if TYPE_CHECKING:
     from lipcert.paper.render import Sheet
     from lipcert.paper.reproduction import Reproduction
-    from lipcert.paper.run import Failure
+    from lipcert.training.jobs import Failure
 
 EXAMPLES = """
 Examples:
@@ -206,7 +206,7 @@ def _show(sheet: "Sheet", out: Path) -> None:
 
 
 def _run(reproduction: "Reproduction", cluster: str) -> "Sequence[Failure]":
-    from lipcert.paper.run import run_in_order
+    from lipcert.training.jobs import run_in_order
     from lipcert.training.loop import train
     from lipcert.training.progress import for_terminal
 

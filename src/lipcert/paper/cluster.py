@@ -6,8 +6,8 @@ from typing import Any
 
 from lipcert.cluster import RETRIES, connected
 from lipcert.errors import LipcertError
-from lipcert.paper.run import Failure, Job, Train
 from lipcert.runs.run import State
+from lipcert.training.jobs import Failure, Job, Train
 
 
 def run_on_ray(

@@ -9,9 +9,10 @@ from lipcert.paper.budget import Budget, budget_label
 from lipcert.paper.compare import by_network, compare
 from lipcert.paper.measure import Revised, finished_runs, revise
 from lipcert.paper.render import Sheet
-from lipcert.paper.run import Job, plan
+from lipcert.paper.run import plan
 from lipcert.paper.tables import Network, Row, Table, tables
 from lipcert.runs.run import Run, State
+from lipcert.training.jobs import Job
 
 
 @dataclass(frozen=True)
