@@ -130,15 +130,20 @@ def test_every_dependency_is_pinned_and_has_its_licence() -> None:
     assert not [name for name in installed_by_users if listed[name] == "not stated" or "GPL" in listed[name]]
 
 
-def test_the_lock_has_a_hash_for_every_package_and_the_pinned_versions() -> None:
-    lines = [line for line in dependencies.LOCK.read_text().splitlines() if not line.startswith("#")]
+@pytest.mark.parametrize(
+    ("lock", "groups"), [(dependencies.LOCK, ("",)), (dependencies.FULL_LOCK, ("", *matrix.EXTRAS))]
+)
+def test_a_lock_has_a_hash_for_every_package_and_the_pinned_versions(
+    lock: Path, groups: tuple[str, ...]
+) -> None:
+    lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
     locked = {}
     for line in lines:
         matched = re.fullmatch(r"([a-z\d-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line)
         assert matched, line
         locked[matched[1]] = matched[2].partition("+")[0]
     assert all(locked[name] == PINS[name] for name in locked.keys() & PINS.keys())
-    assert {r.name for r in dependencies.declared()[""]} <= locked.keys()
+    assert {r.name for group in groups for r in dependencies.declared()[group]} <= locked.keys()
 
 
 def test_the_page_names_every_command_that_downloads() -> None:

@@ -1,4 +1,4 @@
-"""Write down what lipcert depends on: licences into docs/dependencies.md, hashes into requirements.lock.
+"""Write down what lipcert depends on: licences into docs/dependencies.md, hashes into the lock files.
 
     python -m tools.dependencies
 
@@ -22,6 +22,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PAGE, LOCK = ROOT / "docs/dependencies.md", ROOT / "requirements.lock"
+FULL_LOCK = ROOT / "requirements-extras.lock"
+"""What the extras need as well."""
 BEGIN, END = "<!-- licences -->", "<!-- /licences -->"
 SPDX = {
     "Apache 2.0": "Apache-2.0",
@@ -106,18 +108,19 @@ def licences() -> str:
     return "\n".join([BEGIN, "| package | needed by | licence |", "| --- | --- | --- |", *rows(), END])
 
 
-def lock() -> str:
-    """Every package that `pip install lipcert` brings, pinned and with the hash of its file."""
+def lock(*extras: str) -> str:
+    """Every package that `pip install lipcert` with these extras brings, pinned, with the hash of its file."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        command += ["--report", str(report), "--constraint", str(ROOT / "constraints.txt"), str(ROOT)]
+        command += ["--report", str(report), "--constraint", str(ROOT / "constraints.txt")]
+        command.append(f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT))
         subprocess.run(command, check=True)
         items = json.loads(report.read_text())["install"]
     lines = [
         f"# Made by `python -m tools.dependencies`: Python {'.'.join(platform.python_version_tuple()[:2])}, "
         f"{platform.system()} {platform.machine()}, the CPU build of torch.",
-        "# pip install --require-hashes -r requirements.lock && pip install --no-deps lipcert",
+        "# pip install --require-hashes -r THIS_FILE && pip install --no-deps lipcert",
     ]
     for item in sorted(items, key=lambda item: canonicalize_name(item["metadata"]["name"])):
         name, version = canonicalize_name(item["metadata"]["name"]), item["metadata"]["version"]
@@ -129,10 +132,11 @@ def lock() -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all files."""
     text = PAGE.read_text()
     PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: licences(), text, flags=re.DOTALL))
     LOCK.write_text(lock())
+    FULL_LOCK.write_text(lock(*(name for name in declared() if name not in ("", "dev", "docs"))))
 
 
 if __name__ == "__main__":

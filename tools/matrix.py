@@ -4,14 +4,15 @@
 
 `oldest` has the lowest version of every dependency, those of the extras included, `newest` the highest that
 there is. Between them, with the oldest Python, lie the versions of constraints.txt, which continuous
-integration tests. `recipes` has the packages that docs/recipes is about, and runs that folder. An environment
-that is there is used again; remove its folder to have it made again. Run it before a release: each takes some
-gigabytes, because most versions of torch are built for CUDA alone. It ends with rows for the table in
-docs/dependencies.md. `--list` only prints what would be installed and run.
+integration tests. `recipes` has the packages that docs/recipes is about, beside the torch of constraints.txt,
+and runs that folder. An environment that is there is used again; remove its folder to have it made again. Run
+it before a release: each takes some gigabytes, because most versions of torch are built for CUDA alone. It
+ends with rows for the table in docs/dependencies.md. `--list` only prints what would be installed and run.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,10 @@ from xml.etree import ElementTree
 
 from packaging.requirements import Requirement
 
-from tools.check_wheel import ROOT, new_environment, run
+from tools.check_wheel import CONSTRAINTS, ROOT, new_environment, run
 from tools.dependencies import declared
 
-PYTHONS = {"oldest": "3.12", "newest": "3.13", "recipes": "3.12"}
+PYTHONS = {"oldest": "3.12", "newest": "3.13", "recipes": "3.11"}
 """The environments; Python 3.11 is that of continuous integration."""
 WARNINGS = {
     "oldest": ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
@@ -98,7 +99,10 @@ def requirements(environment: str) -> list[str]:
         needed = [requirement for group in ("", *EXTRAS) for requirement in groups[group]]
         return [f"{requirement.name}=={lowest(requirement)}" for requirement in needed]
     names = [requirement.name for requirement in groups[""]]
-    return names if environment == "newest" else [*names, *RECIPES]
+    if environment == "newest":
+        return names
+    (torch,) = re.findall(r"^torch==\S+$", CONSTRAINTS.read_text(), re.MULTILINE)
+    return [torch, *(name for name in names if name != "torch"), *RECIPES]
 
 
 def lowest(requirement: Requirement) -> str:
