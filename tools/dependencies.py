@@ -109,7 +109,7 @@ def licences() -> str:
 
 
 def lock(*extras: str) -> str:
-    """Every package that `pip install lipcert` with these extras brings, pinned, with the hash of its file."""
+    """Every package that `pip install lipcert` with extras brings, pinned, with the hash of its file."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
