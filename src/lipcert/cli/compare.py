@@ -84,7 +84,7 @@ def compare(
         found = measure(done)
         rows = [dataclasses.asdict(row) for row in found]
         write_or_explain(out / COMPARISON, (json.dumps(rows, indent=2) + "\n").encode())
-        write_page(done, out / COMPARISON_PAGE)
+        write_page([Run.at(out / row.conv) for row in found], out / COMPARISON_PAGE)
         if as_json:
             print_json(rows)
         else:
