@@ -1,6 +1,7 @@
 """The command line as a whole: quick, helpful, and one sentence for every bad input."""
 
 import os
+import re
 import signal
 import time
 
@@ -24,7 +25,9 @@ def test_every_help_has_examples_that_name_the_command(command: Command, words: 
     result = command(*words, "--help")
     assert result.code == 0
     assert "Examples" in result.out
-    assert f"lipcert {' '.join(words)}" in result.out.partition("Examples")[2]
+    description, _, examples = result.out.partition("Examples")
+    assert f"lipcert {' '.join(words)}" in examples
+    assert not re.search(r"^ {2,}\S", description, re.MULTILINE), "a paragraph is indented"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

@@ -19,18 +19,6 @@ from lipcert.runs.naming import find_run
 if TYPE_CHECKING:
     from lipcert.attacks.audit import Progress
 
-EXAMPLES = """
-Examples:
-
-lipcert audit runs/a
-
-lipcert audit runs/a --count 1000 --weights last
-
-lipcert audit runs/a --attacks pgd,pgd-minimal --steps 200 --restarts 5 --box
-
-lipcert audit model.safetensors --data cifar10 --out audits/model
-"""
-
 
 def audit(
     named: Network,
@@ -68,7 +56,18 @@ def audit(
         bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
     ] = False,
 ) -> None:
-    """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks."""
+    """Attack every certificate of a network. Exits with 1, and saves the counter-example, if one breaks.
+
+    Examples:
+
+    lipcert audit runs/a
+
+    lipcert audit runs/a --count 1000 --weights last
+
+    lipcert audit runs/a --attacks pgd,pgd-minimal --steps 200 --restarts 5 --box
+
+    lipcert audit model.safetensors --data cifar10 --out audits/model
+    """
     run = find_run(named, weights)
 
     from lipcert.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
@@ -108,9 +107,6 @@ def audit(
         return
     _show(report.summary())
     say(f"wrote {where / AUDIT} and {where / ATTACKED}")
-
-
-audit.__doc__ = f"{audit.__doc__}\n{EXAMPLES}"
 
 
 def _knows_more(folder: Path, network_hash: str, images: int, attacks: Sequence[str]) -> bool:

@@ -9,14 +9,6 @@ from lipcert.cli.completion import network_names
 from lipcert.cli.console import say
 from lipcert.runs.naming import find_run
 
-EXAMPLES = """
-Examples:
-
-lipcert average runs/a --mirrored --out best.proved.safetensors
-
-lipcert average runs/a runs/b runs/c --mirrored --out best.proved.safetensors
-"""
-
 
 def average(
     named: Annotated[
@@ -32,7 +24,14 @@ def average(
         bool, typer.Option("--mirrored", help="Average over every image and its mirror image too.")
     ] = False,
 ) -> None:
-    """Average the logits of networks with the same classes. What is proved of them carries over."""
+    """Average the logits of networks with the same classes. What is proved of them carries over.
+
+    Examples:
+
+    lipcert average runs/a --mirrored --out best.proved.safetensors
+
+    lipcert average runs/a runs/b runs/c --mirrored --out best.proved.safetensors
+    """
     runs = [find_run(name) for name in named]
 
     from lipcert.certify.averages import average as average_of
@@ -44,6 +43,3 @@ def average(
     network.save(out)
     say(f"{out}: {network.name}, {out.stat().st_size / 1e6:.1f} MB, SHA-256 {network.hash[:16]}...")
     say(f"Proved Lipschitz bound {shown_bound(network.lipschitz)}. Certify with it: lipcert certify {out}")
-
-
-average.__doc__ = f"{average.__doc__}\n{EXAMPLES}"

@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 NETWORK = "lipconvnet5-cifar10"
-EXAMPLES = """
-Examples:
-
-lipcert bench
-
-lipcert bench --threads 1
-"""
 
 
 def bench(
@@ -30,6 +23,12 @@ def bench(
     """Measure within a minute how fast this machine loads, certifies and trains a network that ships.
 
     The two sides of a line take turns, and times are medians, so that a busy machine slows both alike.
+
+    Examples:
+
+    lipcert bench
+
+    lipcert bench --threads 1
     """
     import torch
 
@@ -69,9 +68,6 @@ def bench(
         f"training step of 128 images: {1000 * exact:.3g} ms in fp32, {1000 * mixed:.3g} ms in bf16-mixed, "
         f"ratio {exact / mixed:.2f}"
     )
-
-
-bench.__doc__ = f"{bench.__doc__}\n{EXAMPLES}"
 
 
 def training_step(model: "nn.Module", *, bf16: bool = False, batch: int = 128) -> Callable[[], object]:

@@ -20,24 +20,6 @@ if TYPE_CHECKING:
     from lipcert.certify.network import ProvedNetwork
     from lipcert.data.dataset import Dataset
 
-EXAMPLES = """
-Examples:
-
-lipcert certify runs/a
-
-lipcert certify runs/a --images cat.png dog.jpg
-
-lipcert certify runs/a --data photos/ --count 500 --out photos-report
-
-lipcert certify lipconvnet5-cifar10 --images my.png
-
-lipcert certify runs/a --images photos/ --out photos-certified
-
-lipcert certify runs/a --json > accuracy.json
-
-lipcert certify runs/a --data photos/ --cluster ray://head:10001
-"""
-
 
 def certify(
     named: Annotated[
@@ -76,7 +58,24 @@ def certify(
         bool, typer.Option("--json", help="Print JSON for scripts instead of tables; one line per picture.")
     ] = False,
 ) -> None:
-    """Certify predictions: a table, one record per image, and report.html."""
+    """Certify predictions: a table, one record per image, and report.html.
+
+    Examples:
+
+    lipcert certify runs/a
+
+    lipcert certify runs/a --images cat.png dog.jpg
+
+    lipcert certify runs/a --data photos/ --count 500 --out photos-report
+
+    lipcert certify lipconvnet5-cifar10 --images my.png
+
+    lipcert certify runs/a --images photos/ --out photos-certified
+
+    lipcert certify runs/a --json > accuracy.json
+
+    lipcert certify runs/a --data photos/ --cluster ray://head:10001
+    """
     # Pictures may follow --images before the network does.
     first, *places = sorted(named, key=lambda place: not _may_be_network(place))
     if places and not images:
@@ -111,9 +110,6 @@ def certify(
     make_folder(folder)
     certificates = certify_with_progress(network, whole, count, quiet=as_json)
     tell(write_everything(folder, run, whole, certificates), folder, as_json=as_json)
-
-
-certify.__doc__ = f"{certify.__doc__}\n{EXAMPLES}"
 
 
 def certify_on_cluster(

@@ -16,27 +16,21 @@ Root = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of the datasets; default: $LIPCERT_DATA, or ~/.cache/lipcert."),
 ]
-LIST_EXAMPLES = """
-Examples:
-
-lipcert data list
-
-lipcert data list --data-root /datasets --json
-"""
-DOWNLOAD_EXAMPLES = """
-Examples:
-
-lipcert data download cifar10
-
-lipcert data download cifar100 --data-root /datasets --url http://mirror/cifar-100-python.tar.gz
-"""
 
 
+@data_app.command("list")
 def list_data(
     root: Root = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List the datasets that lipcert knows by name, and whether they are on this machine."""
+    """List the datasets that lipcert knows by name, and whether they are on this machine.
+
+    Examples:
+
+    lipcert data list
+
+    lipcert data list --data-root /datasets --json
+    """
     from lipcert.data.archives import ARCHIVES, data_root
 
     home = data_root(root)
@@ -76,6 +70,7 @@ def list_data(
     say("Your own images: --data FOLDER, with one subfolder of PNG, JPEG or WebP files per class.")
 
 
+@data_app.command("download")
 def download_data(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="cifar10 or cifar100.", autocompletion=archive_names)
@@ -83,16 +78,17 @@ def download_data(
     root: Root = None,
     url: Annotated[str | None, typer.Option("--url", help="A mirror of the same archive.")] = None,
 ) -> None:
-    """Download a public dataset, check its hash and unpack it; a broken download goes on where it stopped."""
+    """Download a public dataset, check its hash and unpack it; a broken download goes on where it stopped.
+
+    Examples:
+
+    lipcert data download cifar10
+
+    lipcert data download cifar100 --data-root /datasets --url http://mirror/cifar-100-python.tar.gz
+    """
     from lipcert.data import ARCHIVES, download
 
     choose("NAME", name, ARCHIVES)
     with progress(f"downloading {name}") as advance:
         folder = download(name, root, url=url, progress=advance)
     say(f"{name} is in {folder}")
-
-
-list_data.__doc__ = f"{list_data.__doc__}\n{LIST_EXAMPLES}"
-download_data.__doc__ = f"{download_data.__doc__}\n{DOWNLOAD_EXAMPLES}"
-data_app.command("list")(list_data)
-data_app.command("download")(download_data)

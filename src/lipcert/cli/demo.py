@@ -13,14 +13,6 @@ from lipcert.files import CONFIG, REPORT
 if TYPE_CHECKING:
     from lipcert.runs.config import TrainConfig
 
-EXAMPLES = """
-Examples:
-
-lipcert demo
-
-lipcert demo --out runs/demo --threads 2
-"""
-
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder of the run.")] = Path("runs/demo"),
@@ -29,7 +21,14 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")] = False,
 ) -> None:
-    """Train a small classifier on handwritten digits, certify it, attack it, and write report.html."""
+    """Train a small classifier on handwritten digits, certify it, attack it, and write report.html.
+
+    Examples:
+
+    lipcert demo
+
+    lipcert demo --out runs/demo --threads 2
+    """
     start = time.monotonic()
     import torch
 
@@ -80,9 +79,6 @@ def demo(
     page = (out / REPORT).resolve()
     say(f"All of it took {time.monotonic() - start:.0f} s. Open {page} in a browser.")
     say("Next: lipcert train --data FOLDER_OF_YOUR_IMAGES")
-
-
-demo.__doc__ = f"{demo.__doc__}\n{EXAMPLES}"
 
 
 def demo_config(threads: int | None) -> "TrainConfig":

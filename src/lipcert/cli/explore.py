@@ -9,16 +9,6 @@ from lipcert.cli.network import pick_device
 from lipcert.cli.options import Data, Network, Weights
 from lipcert.runs.naming import find_run
 
-EXAMPLES = """
-Examples:
-
-lipcert explore runs/a
-
-lipcert explore runs/a --data photos/ --port 8000
-
-lipcert explore lipconvnet5-cifar10
-"""
-
 
 def explore(
     named: Network,
@@ -30,7 +20,16 @@ def explore(
     ] = "127.0.0.1",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
-    """Serve a local page: pick an image, see its certificate and the attack that comes closest."""
+    """Serve a local page: pick an image, see its certificate and the attack that comes closest.
+
+    Examples:
+
+    lipcert explore runs/a
+
+    lipcert explore runs/a --data photos/ --port 8000
+
+    lipcert explore lipconvnet5-cifar10
+    """
     run = find_run(named, weights)
 
     from lipcert.explore.choices import choices
@@ -58,6 +57,3 @@ def explore(
 
     serve(session, run.name, host, port, ready)
     say("The page is closed.")
-
-
-explore.__doc__ = f"{explore.__doc__}\n{EXAMPLES}"

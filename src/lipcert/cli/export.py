@@ -9,16 +9,6 @@ from lipcert.cli.console import print_json, say
 from lipcert.cli.options import Network, Weights
 from lipcert.runs.naming import find_run
 
-EXAMPLES = """
-Examples:
-
-lipcert export runs/a --onnx model.onnx
-
-lipcert export runs/a --weights last --onnx last.onnx --json
-
-lipcert export lipconvnet5-cifar10 --onnx cifar10.onnx
-"""
-
 
 def export(
     named: Network,
@@ -26,7 +16,16 @@ def export(
     weights: Weights = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Write the proved network as ONNX in plain operators, with what certifies its predictions again."""
+    """Write the proved network as ONNX in plain operators, with what certifies its predictions again.
+
+    Examples:
+
+    lipcert export runs/a --onnx model.onnx
+
+    lipcert export runs/a --weights last --onnx last.onnx --json
+
+    lipcert export lipconvnet5-cifar10 --onnx cifar10.onnx
+    """
     run = find_run(named, weights)
 
     from lipcert.certify.curve import shown_bound
@@ -61,6 +60,3 @@ def export(
         f"{written.rounding:.1e} is subtracted from every margin"
     )
     say(f'Certify with it: lc.export.load("{written.path}").certify(images), measured and not proved')
-
-
-export.__doc__ = f"{export.__doc__}\n{EXAMPLES}"

@@ -15,16 +15,6 @@ from lipcert.runs.run import Run
 if TYPE_CHECKING:
     from lipcert.report.page import Comparison
 
-EXAMPLES = """
-Examples:
-
-lipcert report runs/a
-
-lipcert report runs/a runs/b runs/c --out compare.html
-
-lipcert report runs/a --png pictures/
-"""
-
 
 def report(
     folders: Annotated[
@@ -46,6 +36,14 @@ def report(
     """Write report.html, one self-contained page. Several runs stand side by side on it.
 
     Pictures of your own have no labels: their page has predictions and radii, and no accuracies.
+
+    Examples:
+
+    lipcert report runs/a
+
+    lipcert report runs/a runs/b runs/c --out compare.html
+
+    lipcert report runs/a --png pictures/
     """
     from lipcert.report.words import sentence
 
@@ -65,9 +63,6 @@ def report(
     say(f"Report: {page}")
     if pictures:
         say(f"Pictures: {', '.join(str(path) for path in pictures)}")
-
-
-report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
 
 
 def _not_a_folder(named: Path) -> str:

@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 
-EXAMPLES = """
-Examples:
-
-lipcert selftest
-
-lipcert selftest --device cuda
-"""
-
-
 def selftest(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
@@ -28,6 +19,12 @@ def selftest(
 
     Each layer is run on the device and held against its operator in float64 on the CPU, its bound against a
     dense Jacobian, its training against tensors that have no numbers. Exits with 1 if something fails.
+
+    Examples:
+
+    lipcert selftest
+
+    lipcert selftest --device cuda
     """
     from lipcert.cli.network import pick_device
     from lipcert.nn.selftest import selftest as run
@@ -45,9 +42,6 @@ def selftest(
             f"{failed} of {checks} checks failed on {chosen}; please report it with the lines above"
         )
     say(f"{checks} checks passed on {chosen}")
-
-
-selftest.__doc__ = f"{selftest.__doc__}\n{EXAMPLES}"
 
 
 def environment(device: "torch.device") -> list[str]:

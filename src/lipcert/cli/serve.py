@@ -10,16 +10,6 @@ from lipcert.cli.options import Network, Weights
 from lipcert.errors import not_installed
 from lipcert.runs.naming import find_run
 
-EXAMPLES = """
-Examples:
-
-lipcert serve runs/a
-
-lipcert serve lipconvnet5-cifar10 --port 9000
-
-curl --data-binary @my.png http://127.0.0.1:8000/certify
-"""
-
 
 def serve(
     named: Network,
@@ -45,7 +35,16 @@ def serve(
     ] = 60,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
-    """Serve certificates: POST a picture to /certify, get its class and a proved radius."""
+    """Serve certificates: POST a picture to /certify, get its class and a proved radius.
+
+    Examples:
+
+    lipcert serve runs/a
+
+    lipcert serve lipconvnet5-cifar10 --port 9000
+
+    curl --data-binary @my.png http://127.0.0.1:8000/certify
+    """
     run = find_run(named, weights)
 
     try:
@@ -72,6 +71,3 @@ def serve(
 
         serve_on(app, bound, ready)
     say("The service has stopped.")
-
-
-serve.__doc__ = f"{serve.__doc__}\n{EXAMPLES}"

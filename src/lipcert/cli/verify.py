@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from lipcert.certify.records import Records
     from lipcert.certify.verify import Verification
 
-EXAMPLES = """
-Examples:
-
-lipcert verify runs/a
-
-lipcert verify lipconvnet5-cifar10
-
-lipcert verify runs/a/certificates.jsonl --sample 64
-
-lipcert verify certificates.jsonl --network net.proved.safetensors --data cifar10
-"""
-
 
 def verify(
     records: Annotated[
@@ -74,6 +62,16 @@ def verify(
     records state for granted: all Lipschitz constants are derived by other methods, and all labels are held
     against the data. Networks that ship have their certificates with them. Exits with 1 if something does
     not hold.
+
+    Examples:
+
+    lipcert verify runs/a
+
+    lipcert verify lipconvnet5-cifar10
+
+    lipcert verify runs/a/certificates.jsonl --sample 64
+
+    lipcert verify certificates.jsonl --network net.proved.safetensors --data cifar10
     """
     from lipcert.certify.independent import read_network
     from lipcert.certify.records import read_records
@@ -220,6 +218,3 @@ def _report(found: "Verification", written: "Records", images: str) -> str:
         f"{images}{claims}. Not derived: {others}how much rounding adds elsewhere in a ball, which the "
         "records take off each margin. Images and records were read by lipcert's own code."
     )
-
-
-verify.__doc__ = f"{verify.__doc__}\n{EXAMPLES}"

@@ -11,26 +11,20 @@ from lipcert.errors import choose
 RADII = ("36/255", "72/255", "108/255")
 zoo_app = typer.Typer(help="Networks that ship with lipcert.")
 zoo_app.callback(invoke_without_command=True)(help_without_command)
-EXAMPLES = """
-Examples:
-
-lipcert zoo list
-
-lipcert zoo list --json
-"""
-SHOW_EXAMPLES = """
-Examples:
-
-lipcert zoo show lipconvnet5-cifar10
-
-lipcert zoo show lipconvnet5-cifar10 --json
-"""
 
 
+@zoo_app.command("list")
 def list_zoo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List the networks that can be used at once, by name."""
+    """List the networks that can be used at once, by name.
+
+    Examples:
+
+    lipcert zoo list
+
+    lipcert zoo list --json
+    """
     rows: list[dict[str, Any]] = [
         {"name": name, "megabytes": file.stat().st_size / 1e6, "card": zoo.card(name)}
         for name, file in zoo.proved_networks().items()
@@ -55,11 +49,19 @@ def list_zoo(
     say(f"Try one: lipcert certify {rows[0]['name']} --images my.png")
 
 
+@zoo_app.command("show")
 def show_zoo(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A network of lipcert zoo list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Show the card of a network: what is proved of it, how it was trained, what the attacks found."""
+    """Show the card of a network: what is proved of it, how it was trained, what the attacks found.
+
+    Examples:
+
+    lipcert zoo show lipconvnet5-cifar10
+
+    lipcert zoo show lipconvnet5-cifar10 --json
+    """
     from lipcert.certify.curve import shown, shown_bound
 
     known = zoo.proved_networks()
@@ -84,12 +86,6 @@ def show_zoo(
         ["proved file", f"sha256 {card['network_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
     ]
     print_table(name, ["", ""], rows)
-
-
-list_zoo.__doc__ = f"{list_zoo.__doc__}\n{EXAMPLES}"
-show_zoo.__doc__ = f"{show_zoo.__doc__}\n{SHOW_EXAMPLES}"
-zoo_app.command("list")(list_zoo)
-zoo_app.command("show")(show_zoo)
 
 
 def _shares(card: dict[str, Any]) -> list[str]:
