@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from lipcert.cli.console import complain, print_table, say
@@ -78,10 +79,7 @@ def _by_class(rows: Sequence[Row], network: "ProvedNetwork") -> list[list[str]]:
         found = [_radii(row) for row in rows if row["prediction"] == name]
         if found:
             certified = sum(radius > 0 for radius, _ in found)
-            # The lower one of the two in the middle, as a radius should.
-            medians = [
-                _radius_text(sorted(column)[(len(found) - 1) // 2]) for column in zip(*found, strict=True)
-            ]
+            medians = [_radius_text(median_low(column)) for column in zip(*found, strict=True)]
             table.append([name, f"{len(found):,}", f"{certified:,}", *medians])
     return table
 

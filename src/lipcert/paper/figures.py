@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -163,7 +164,7 @@ def _paint(
     known = torch.stack([cone.jacobian for cone in cones])
     which = (found[:, None] - known).abs().amax(dim=(2, 3)).argmin(dim=1)
     shown = torch.ones(len(points), dtype=torch.bool) if inside is None else inside(points).detach()
-    colours = torch.tensor([_rgb(tint) for tint in (IDENTITY_TINT, *TINTS)])
+    colours = torch.tensor([to_rgb(tint) for tint in (IDENTITY_TINT, *TINTS)])
     image = torch.where(shown[:, None], colours[which], torch.ones(3)).reshape(REGION_GRID, REGION_GRID, 3)
     axes.imshow(
         image.transpose(0, 1).numpy(),
@@ -198,10 +199,6 @@ def notation(cone: Cone) -> str:
         return r"$\mathbf{I}$"
     sign = "-" if cone.kind == "reflected" else "+"
     return rf"$\mathbf{{J}}^{{{sign}}}({round(math.degrees(cone.angle)) % 360}°)$"
-
-
-def _rgb(colour: str) -> list[float]:
-    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
 def _in_order(cones: list[Cone], first: float) -> list[Cone]:

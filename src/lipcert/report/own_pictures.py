@@ -1,7 +1,7 @@
 """Pictures of one's own: what is predicted, and how far each may change. There are no labels to compare."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from lipcert.certify.records import Records
 
@@ -63,9 +63,9 @@ def summarise(records: Records) -> Summary:
         count=len(radii),
         unread=len(records.unread),
         resized=sum(picture.resized_from is not None for picture in records.pictures),
-        median=lower_median(radii),
+        median=median_low(radii),
         largest=max(radii),
-        median_original=lower_median(originals),
+        median_original=median_low(originals),
         largest_original=max(originals),
     )
 
@@ -75,19 +75,19 @@ def by_prediction(records: Records) -> list[PredictionRow]:
     found, outcomes = [], records.outcomes
     originals = [picture.radius_original for picture in records.pictures]
     radii, predictions = outcomes.radius.tolist(), outcomes.prediction.tolist()
-    for number, name in enumerate(records.classes):
+    for number, name in enumerate(records.header.classes):
         chosen = [place for place, prediction in enumerate(predictions) if prediction == number]
         if chosen:
             own = [radii[place] for place in chosen]
-            before = lower_median([originals[place] for place in chosen])
+            before = median_low([originals[place] for place in chosen])
             certified = sum(radius > 0 for radius in own)
-            found.append(PredictionRow(name, len(chosen), certified, lower_median(own), before))
+            found.append(PredictionRow(name, len(chosen), certified, median_low(own), before))
     return found
 
 
 def one_by_one(records: Records) -> list[PictureLine]:
     """The first pictures."""
-    names = [*records.classes, ""]  # -1 is the runner-up of a single class
+    names = [*records.header.classes, ""]  # -1 is the runner-up of a single class
     rows = zip(records.rows[:LISTED], records.pictures[:LISTED], strict=True)
     return [
         PictureLine(
@@ -100,12 +100,3 @@ def one_by_one(records: Records) -> list[PictureLine]:
         )
         for row, picture in rows
     ]
-
-
-def lower_median(numbers: Sequence[float]) -> float:
-    """Of two in the middle the lower one, as a radius should.
-
-    >>> lower_median([3.0, 1.0, 2.0, 4.0])
-    2.0
-    """
-    return sorted(numbers)[(len(numbers) - 1) // 2]
