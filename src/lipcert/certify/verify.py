@@ -80,11 +80,6 @@ class Verification:
     tolerance: float
     layers: tuple[Layer, ...]
 
-    @property
-    def agrees(self) -> bool:
-        """Whether there are no problems."""
-        return not self.problems
-
 
 def verify(
     records: Records | str | os.PathLike[str],
@@ -118,7 +113,7 @@ def verify(
         raise ArgumentError(f"sample: expected at least 1, got {sample}")
     written = records if isinstance(records, Records) else read_records(Path(records))
     named, network = network, network if isinstance(network, Network) else read_network(network)
-    if network.sha256 != written.network_hash:
+    if network.sha256 != written.header.network_sha256:
         place = "network" if named is network else named
         raise CheckpointError(f"{place}: is another network than the one that the records were written for")
     count = len(images) if isinstance(images, Tensor) else written.header.images
@@ -150,10 +145,10 @@ def verify(
 def _wrong_header(written: Records, network: Network, images: int) -> list[str]:
     """What the first line says of the network and of the images, and is not so."""
     problems = []
-    if written.classes != network.classes:
+    if written.header.classes != network.classes:
         problems.append("the records name the classes otherwise than the network does")
-    if written.network != network.name:
-        problems.append(f"the records call the network {written.network!r}, its file {network.name!r}")
+    if written.header.name != network.name:
+        problems.append(f"the records call the network {written.header.name!r}, its file {network.name!r}")
     if written.header.input_shape != network.input_shape:
         problems.append(
             f"the records speak of inputs of shape {written.header.input_shape}, but the network takes "
@@ -197,7 +192,7 @@ def _wrong_constants(
             problems.append(f"{name}, but it pulls two sampled inputs apart {layer.gain:.9g}-fold")
         elif not layer.stated >= layer.derived * (1 - CONSTANT_GAP):
             problems.append(f"{name}, but {layer.derived:.9g} is what can be derived")
-    for owner, stated in (("network", network.lipschitz), ("records", written.lipschitz)):
+    for owner, stated in (("network", network.lipschitz), ("records", written.header.lipschitz)):
         derived = constants.lipschitz
         if not derived * (1 - CONSTANT_GAP) <= stated < math.inf:
             problems.append(
