@@ -27,7 +27,7 @@ def written(tmp_path: Path) -> tuple[Path, Certificates]:
 
 def test_margin_and_rounding_come_back(written: tuple[Path, Certificates]) -> None:
     folder, cert = written
-    found = read_records(folder)
+    found = read_records(folder).certificates
     assert torch.equal(found.margin, cert.margin)
     assert torch.equal(found.rounding, cert.rounding)
 
@@ -56,6 +56,6 @@ def test_records_name_the_proved_file_and_its_layers(written: tuple[Path, Certif
     found = read_records(folder)
     network = lc.load(found.network_file)
     assert isinstance(network, lc.ProvedNetwork)
-    assert found.network_hash == network.hash
+    assert found.header.network_sha256 == network.hash
     assert [layer.lipschitz for layer in found.header.layers] == [leaf.lipschitz for leaf in network.layers]
-    assert found.lipschitz == cert.lipschitz == network.lipschitz
+    assert found.header.lipschitz == cert.lipschitz == network.lipschitz

@@ -59,7 +59,7 @@ def test_json_is_for_scripts(command: Command, run: Path) -> None:
     result = command("certify", run, "--json", "--weights", "last", "--count", 10)
     found = json.loads(result.out)
     assert found["images"] == 10
-    assert read_records(Path(found["records"]).parent).network_hash == found["network_sha256"]
+    assert read_records(Path(found["records"]).parent).header.network_sha256 == found["network_sha256"]
     assert set(found["certified"]) == {"36/255", "72/255", "108/255"}
     # A part of the images does not replace the records of all of them.
     assert Path(found["records"]) == run / "certify-first10-last" / "certificates.jsonl"
@@ -153,7 +153,7 @@ def test_pictures_of_ones_own(command: Command, run: Path, pictures: list[Path],
     assert first["sha256"] == hashlib.sha256(pictures[0].read_bytes()).hexdigest()
     written = read_records(tmp_path / "mine")
     assert written.outcomes.radius.tolist() == [first["radius"], second["radius"]]
-    assert written.network_hash == first["network_sha256"]
+    assert written.header.network_sha256 == first["network_sha256"]
     assert written.network_file.is_file()
     verified = command("verify", tmp_path / "mine")
     assert (verified.code, "2 of 2 certificates derived again" in verified.out) == (0, True)

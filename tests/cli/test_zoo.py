@@ -47,7 +47,7 @@ def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
 @pytest.mark.parametrize("name", sorted(proved_networks()))
 def test_the_certificates_that_ship_are_those_of_the_card(name: str) -> None:
     records, card = read_records(certificates()[name]), json.loads((ZOO / f"{name}.json").read_text())
-    assert records.network_hash == card["network_sha256"]
+    assert records.header.network_sha256 == card["network_sha256"]
     assert records.network_file == ZOO / f"{name}.proved.safetensors"
     assert len(records.rows) == card["test_images"] == 10_000
     accuracy = records.outcomes.accuracy()

@@ -89,7 +89,8 @@ def write_audit(folder: Path, outcomes: Outcomes, *, broken: int = 0) -> None:
     summary = {
         "images": 8, "certified": int((outcomes.radius > 0).sum()), "broken": broken,
         "attacks": ["pgd"], "points_tried": 1234, "points_inside": 100,
-        "ratio": {"smallest": 1.02, "median": 1.5}, "network_sha256": read_records(folder).network_hash,
+        "ratio": {"smallest": 1.02, "median": 1.5},
+        "network_sha256": read_records(folder).header.network_sha256,
     }  # fmt: skip
     (folder / "audit.json").write_text(json.dumps(summary))
     lines = [

@@ -169,7 +169,7 @@ def test_records_round_trip(make_run: MakeRun, outcomes: Outcomes) -> None:
     records = read_records(make_run())
     assert (records.outcomes.radius == outcomes.radius).all()
     assert (records.outcomes.label == outcomes.label).all()
-    assert records.lipschitz == pytest.approx(4.0, rel=1e-9)
+    assert records.header.lipschitz == pytest.approx(4.0, rel=1e-9)
     assert records.network_file.is_file()
 
 

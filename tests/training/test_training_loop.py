@@ -81,7 +81,7 @@ class StopAt(Silent):
 def assert_proved_of(out, weights):
     """The proved file is of these weights, up to the rounding of another number of threads."""
     network = read_network(out / "best.proved.safetensors")
-    assert read_records(out).network_hash == network.hash
+    assert read_records(out).header.network_sha256 == network.hash
     images = torch.rand(4, *network.input_shape, dtype=torch.float64)
     with torch.no_grad():
         expected = load_model(out / weights).double()(images)

@@ -112,12 +112,12 @@ class Records:
         Raises:
             CheckpointError: a row names a class that is not there, or claims all radii beside a runner-up.
         """
-        rows, names = self.rows, range(-1, len(self.classes))
+        rows, names = self.rows, range(-1, len(self.header.classes))
         labels = [-1 if row.label is None else row.label for row in rows]
         whole = [[row.index for row in rows], labels, *([getattr(row, n) for row in rows] for n in CLASS)]
         problem = None
         if not all(number in names for column in whole[1:] for number in column) or min(whole[2]) < 0:
-            problem = f"a class is none of the {len(self.classes)}"
+            problem = f"a class is none of the {len(self.header.classes)}"
         elif any(not math.isfinite(row.radius) and row.runner_up >= 0 for row in rows):
             problem = "a radius is not finite"
         if problem is not None:
@@ -132,18 +132,13 @@ class Records:
         """What was written, as `ProvedNetwork.certify` returned it."""
         found = self.outcomes
         return Certificates(
-            found.prediction, found.radius, found.runner_up, self.margin, self.rounding, self.lipschitz
+            found.prediction,
+            found.radius,
+            found.runner_up,
+            self._column("margin"),
+            self._column("rounding"),
+            self.header.lipschitz,
         )
-
-    @property
-    def margin(self) -> Tensor:
-        """(N,), difference of the two largest logits."""
-        return self._column("margin")
-
-    @property
-    def rounding(self) -> Tensor:
-        """(N,), what rounding takes off the margin."""
-        return self._column("rounding")
 
     @property
     def has_own_pictures(self) -> bool:
@@ -161,34 +156,9 @@ class Records:
         return self.folder / self.header.network
 
     @property
-    def network_hash(self) -> str:
-        """SHA-256 of that file."""
-        return self.header.network_sha256
-
-    @property
-    def network(self) -> str:
-        """The network in a few words."""
-        return self.header.name
-
-    @property
     def data(self) -> str:
         """Name, or folder, of the images; "pictures" for those of one's own."""
         return self.header.data or "pictures"
-
-    @property
-    def data_hash(self) -> str:
-        """SHA-256 of the whole set of images and labels that the records point into."""
-        return self.header.data_sha256
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.header.classes
-
-    @property
-    def lipschitz(self) -> float:
-        """Proved constant from pixels to features."""
-        return self.header.lipschitz
 
     def _column(self, name: str) -> Tensor:
         return torch.tensor([getattr(row, name) for row in self.rows], dtype=torch.float64, device="cpu")

@@ -172,7 +172,7 @@ def show(run: Run, folder: Path) -> None:
     accuracy = outcomes.accuracy()
     shares = [accuracy.standard, *(accuracy[radius] for radius in RADII.values())]
     print_table(
-        f"{run.records.network} on {run.records.data}",
+        f"{run.records.header.name} on {run.records.data}",
         ["Run", "Images", "Standard", *(f"At {name}" for name in RADII), "Median radius"],
         [
             [
@@ -186,7 +186,7 @@ def show(run: Run, folder: Path) -> None:
     )
     say(
         "Right and certified beyond each radius; for the median a wrong prediction counts as 0; "
-        f"{PROOF}; Lipschitz bound {shown_bound(run.records.lipschitz)}"
+        f"{PROOF}; Lipschitz bound {shown_bound(run.records.header.lipschitz)}"
     )
     if about_originals := resized(run):
         say(about_originals)
@@ -207,8 +207,8 @@ def as_dict(run: Run, folder: Path) -> dict[str, Any]:
         "standard": accuracy.standard,
         "certified": {name: accuracy[radius] for name, radius in RADII.items()},
         "median_radius": outcomes.median_radius(),
-        "lipschitz": run.records.lipschitz,
-        "network_sha256": run.records.network_hash,
+        "lipschitz": run.records.header.lipschitz,
+        "network_sha256": run.records.header.network_sha256,
         "records": str(folder / CERTIFICATES),
         "report": str(folder / REPORT),
     }

@@ -45,7 +45,7 @@ def _refuse_others(folder: Path, network_hash: str) -> None:
 
     known = Run.at(folder)
     try:
-        certified = known.records.network_hash if (folder / CERTIFICATES).is_file() else network_hash
+        certified = known.records.header.network_sha256 if (folder / CERTIFICATES).is_file() else network_hash
         found = read_audit(folder) if (folder / AUDIT).is_file() else None
     except CheckpointError:  # damaged: nothing that could be lost
         return

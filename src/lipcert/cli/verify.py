@@ -93,12 +93,12 @@ def verify(
                 f"network: {file} takes inputs of shape {shape}, but images have channels, rows and columns"
             )
         images = load_test_images(source, shape[-1])
-        if images.fingerprint != written.data_hash:
+        if images.fingerprint != written.header.data_sha256:
             raise DataError(
                 f"data: {source} holds other images than those that {place} was written for; "
                 "name those with --data"
             )
-        if images.classes != written.classes:
+        if images.classes != written.header.classes:
             raise BrokenCertificateError(
                 f"{place} does not hold: it names the classes otherwise than {source} does"
             )

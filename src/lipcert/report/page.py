@@ -9,7 +9,6 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from lipcert.certify.curve import RADII, shown, shown_bound
-from lipcert.certify.records import Layer
 from lipcert.errors import ArgumentError
 from lipcert.report.figures import Picture, comparison_pictures, run_pictures
 from lipcert.report.gallery import gallery
@@ -101,14 +100,13 @@ def _lines(run: Run, comparison: Comparison) -> list[Line]:
 
 def _one(run: Run, comparison: Comparison) -> dict[str, Any]:
     images = run.certified_images
-    shelves = [] if images is None else gallery(run.records.outcomes, images, run.records.classes)
+    shelves = [] if images is None else gallery(run.records.outcomes, images, run.records.header.classes)
     return {
         "run": run,
         "lines": _lines(run, comparison),
         "pictures": _svgs(run_pictures(run, comparison.reported)),
         "shelves": shelves,
-        "class_rows": class_rows(run.records.outcomes, run.records.classes),
-        "bound": _bound_rows(run.records.header.layers),
+        "class_rows": class_rows(run.records.outcomes, run.records.header.classes),
     }
 
 
@@ -120,7 +118,6 @@ def _own_pictures(run: Run) -> dict[str, Any]:
         "pictures": _svgs(run_pictures(run, None)),
         "predictions": by_prediction(run.records),
         "rows": one_by_one(run.records),
-        "bound": _bound_rows(run.records.header.layers),
     }
 
 
@@ -138,7 +135,8 @@ def _several(runs: Sequence[Run], comparisons: Mapping[str, Comparison]) -> dict
         "pictures": pictures,
         "histograms": [(run.name, pictures[f"histogram{i}"]) for i, run in enumerate(runs)],
         "differences": option_differences(runs),
-        "same_images": len({(run.records.data_hash, len(run.records.outcomes)) for run in runs}) == 1,
+        "same_images": len({(run.records.header.data_sha256, len(run.records.outcomes)) for run in runs})
+        == 1,
     }
 
 
@@ -147,30 +145,6 @@ def option_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     names = list(dict.fromkeys(name for run in runs for name in run.options))
     table = [(name, [str(run.options.get(name, "-")) for run in runs]) for name in names]
     return [(name, values) for name, values in table if len(set(values)) > 1]
-
-
-@dataclass(frozen=True)
-class BoundRow:
-    """An operator of the network, with its input and its constant as they are printed."""
-
-    path: str
-    layer: str
-    operator: str
-    shape: str
-    constant: str
-
-
-def _bound_rows(layers: Sequence[Layer]) -> list[BoundRow]:
-    return [
-        BoundRow(
-            layer.path,
-            layer.layer,
-            layer.operator,
-            "×".join(map(str, layer.input_shape)),
-            near_one(layer.lipschitz),
-        )
-        for layer in layers
-    ]
 
 
 def near_one(bound: float) -> str:
@@ -200,7 +174,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "shown_bound": shown_bound}
+    environment.filters |= {"shown": shown, "shown_bound": shown_bound, "near_one": near_one}
     environment.filters |= {"sentence": sentence, "command": command, "facts": facts, "resized": resized}
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     return environment

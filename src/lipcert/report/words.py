@@ -18,8 +18,9 @@ def sentence(run: Run) -> str:
     if records.has_own_pictures:
         found = summarise(records)
         text = (
-            f"{records.network} classified {found.count:,} picture{'s' * (found.count != 1)} without labels; "
-            "it is proved that no change of l2 norm up to its radius alters the prediction for a picture: "
+            f"{records.header.name} classified {found.count:,} picture{'s' * (found.count != 1)} without "
+            "labels; it is proved that no change of l2 norm up to its radius alters the prediction for a "
+            "picture: "
             f"median radius {shown(found.median)}, largest {shown(found.largest)}."
         )
         if found.resized:
@@ -32,7 +33,7 @@ def sentence(run: Run) -> str:
     first = next(iter(RADII))
     images = f"{accuracy.count:,} {records.data} test images"
     return (
-        f"{records.network} classifies {accuracy.standard:.1%} of {images} correctly; for "
+        f"{records.header.name} classifies {accuracy.standard:.1%} of {images} correctly; for "
         f"{accuracy[RADII[first]]:.1%} it is proved that no change of l2 norm up to {first} can alter that."
     )
 
@@ -73,8 +74,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
     records, machine = run.records, run.environment
     made = records.header
     rows = [
-        ("Network", records.network),
-        ("Proved file", f"{records.network_file.name}, SHA-256 {records.network_hash}"),
+        ("Network", made.name),
+        ("Proved file", f"{records.network_file.name}, SHA-256 {made.network_sha256}"),
         _images(run),
         ("Proof", PROOF),
         ("Certified with", f"lipcert {made.lipcert}, torch {made.torch}, python {made.python}"),
@@ -95,9 +96,12 @@ def _images(run: Run) -> tuple[str, str]:
     records = run.records
     if not records.has_own_pictures:
         count = len(records.outcomes)
-        return "Images", f"{records.data}, {count:,} test images, SHA-256 {records.data_hash}"
+        return "Images", f"{records.data}, {count:,} test images, SHA-256 {records.header.data_sha256}"
     unread = f", {len(records.unread):,} could not be read" if records.unread else ""
-    return "Pictures", f"{len(records.rows):,} certified{unread}; SHA-256 of their names {records.data_hash}"
+    return (
+        "Pictures",
+        f"{len(records.rows):,} certified{unread}; SHA-256 of their names {records.header.data_sha256}",
+    )
 
 
 def _start(start: Mapping[str, Any] | None) -> str:

@@ -32,5 +32,5 @@ def class_names(run: Run, count: int) -> tuple[str, ...]:
     """
     names = KNOWN.get(run.data or "", ())
     if not names and run.folder is not None and (run.folder / CERTIFICATES).is_file():
-        names = run.records.classes
+        names = run.records.header.classes
     return names if len(names) == count else tuple(f"class {number}" for number in range(count))

@@ -158,7 +158,7 @@ def _known(place: Path, network: ProvedNetwork) -> str | None:
     except CheckpointError:
         return None
     is_whole = len(records.rows) == records.header.images
-    return records.data_hash if is_whole and records.network_hash == network.hash else None
+    return records.header.data_sha256 if is_whole and records.header.network_sha256 == network.hash else None
 
 
 def _start(

@@ -168,7 +168,7 @@ class Run:
         found = read_audit(self.root)
         # Results are kept without their records, but never together with the audit of another network.
         is_other = (self.root / CERTIFICATES).is_file() and not (
-            found is None or found.is_of(self.records.network_hash)
+            found is None or found.is_of(self.records.header.network_sha256)
         )
         return None if is_other else found
 
@@ -251,7 +251,7 @@ class Run:
         if not file.is_file():
             return None
         network = read_network(file)
-        if network.hash != self.records.network_hash:
+        if network.hash != self.records.header.network_sha256:
             raise CheckpointError(
                 f"{self.folder}: {file.name} is another network than the certified one; run `lipcert certify "
                 f"{self.folder}` again"
@@ -265,7 +265,7 @@ class Run:
             found = load_test_images(self.records.data, self.records.header.input_shape[-1])
         except LipcertError:
             return None
-        return found.images if found.fingerprint == self.records.data_hash else None
+        return found.images if found.fingerprint == self.records.header.data_sha256 else None
 
     @property
     def epochs_before(self) -> float | None:
@@ -325,7 +325,7 @@ class Run:
         if not (self.folder / CERTIFICATES).is_file():
             return
         same = home_path(self.records.data).resolve() == place.resolve()
-        if same and self.records.data_hash != images.fingerprint:
+        if same and self.records.header.data_sha256 != images.fingerprint:
             raise DataError(
                 f"data: {images.name} holds other files than when {self.name} was trained, so that some of "
                 "its training images would be tested; put the files back, or make train and test subfolders"
