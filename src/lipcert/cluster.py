@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from lipcert.errors import ArgumentError, not_installed
+from lipcert.errors import ArgumentError, import_extra
 
 RETRIES = 10
 """How often a task may lose its worker (machine gone, out of memory, killed) before it counts as failed."""
@@ -25,7 +25,7 @@ def connected(address: str) -> Iterator[ModuleType]:
     """
     if address != "ray" and not address.startswith("ray://"):
         raise ArgumentError(f"cluster: expected 'ray' or an address 'ray://host:port', got {address!r}")
-    ray = _import_ray()
+    ray = import_extra("ray", "cluster", "cluster")
     if ray.is_initialized():
         yield ray
         return
@@ -43,13 +43,3 @@ def connected(address: str) -> Iterator[ModuleType]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _import_ray() -> ModuleType:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise not_installed("cluster", "ray", "cluster") from error
-    module: ModuleType = ray
-    return module

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
 
 
 class LipcertError(Exception):
@@ -61,6 +63,18 @@ def check_positive(**integers: object) -> None:
     for name, value in integers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ArgumentError(f"{name}: expected a positive integer, got {value!r}")
+
+
+def import_extra(package: str, argument: str, extra: str) -> ModuleType:
+    """Import a package that one of lipcert's extras installs.
+
+    Raises:
+        ArgumentError: it is not installed; the message starts with `argument` and says what to type.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise not_installed(argument, package, extra) from error
 
 
 def not_installed(argument: str, package: str, extra: str) -> ArgumentError:

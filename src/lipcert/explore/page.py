@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from lipcert.errors import not_installed
+from lipcert.errors import import_extra
 from lipcert.explore.choices import ANY_CLASS, ORDERS, SORTED_IMAGES
 from lipcert.explore.panel import asset
 from lipcert.explore.session import THUMBNAILS, Session, message
@@ -22,10 +22,7 @@ def need_gradio() -> None:
         ArgumentError: it is not installed.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    try:
-        import gradio  # noqa: F401
-    except ImportError as error:
-        raise not_installed("explore", "gradio", "explore") from error
+    import_extra("gradio", "explore", "explore")
 
 
 def looks() -> dict[str, Any]:

@@ -12,8 +12,8 @@ import torch
 from lipcert.certify.certificates import Certificates, certificates_from
 from lipcert.certify.curve import shown_bound
 from lipcert.certify.images import as_batch, check_images
-from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.export.graph import INPUT, OUTPUT, need_runtime
+from lipcert.errors import ArgumentError, CheckpointError, import_extra
+from lipcert.export.graph import INPUT, OUTPUT
 from lipcert.export.metadata import SEAL, Metadata, is_intact
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str]) -> OnnxClassifier:
 
 def session(content: bytes) -> Any:
     """A session of onnxruntime on the CPU, where float32 products are not shortened."""
-    runtime = need_runtime()
+    runtime = import_extra("onnxruntime", "onnx", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

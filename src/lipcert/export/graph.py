@@ -1,46 +1,19 @@
 """A graph of plain ONNX operators, built node by node."""
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from lipcert.errors import not_installed
+from lipcert.errors import import_extra
 from lipcert.operators.operator import Shape
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: old enough for the runtimes that are in use, new enough for every operator here."""
 
 INPUT, OUTPUT = "pixels", "logits"
-
-
-def need_onnx() -> ModuleType:
-    """The package onnx, from the extra `export`.
-
-    Raises:
-        ArgumentError: it is not installed.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise not_installed("onnx", "onnx", "export") from error
-    return onnx
-
-
-def need_runtime() -> ModuleType:
-    """The package onnxruntime, from the extra `export`.
-
-    Raises:
-        ArgumentError: it is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise not_installed("onnx", "onnxruntime", "export") from error
-    return onnxruntime  # type: ignore[no-any-return,unused-ignore]
 
 
 class Graph:
@@ -51,7 +24,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self.onnx = need_onnx()
+        self.onnx = import_extra("onnx", "onnx", "export")
         self.nodes: list[Any] = []
         self.constants: dict[str, Any] = {}
         self._names: dict[tuple[bytes, tuple[int, ...]], str] = {}

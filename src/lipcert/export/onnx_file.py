@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import prove
-from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.errors import ArgumentError, NotProvedError, import_extra
 from lipcert.export import activations, linear  # noqa: F401 (each registers its operators with emit)
 from lipcert.export.classifier import run, session
 from lipcert.export.emit import emit
-from lipcert.export.graph import INPUT, Graph, need_runtime
+from lipcert.export.graph import INPUT, Graph
 from lipcert.export.metadata import Metadata, seal
 from lipcert.files import write_or_explain
 from lipcert.operators.operator import Shape
@@ -82,7 +82,7 @@ def export_onnx(
         NotProvedError: a layer without a proved bound, or a file that computes something else.
         CheckpointError: the folder does not exist or cannot be written to.
     """
-    need_runtime()
+    import_extra("onnxruntime", "onnx", "export")
     graph = Graph()
     proved = network if isinstance(network, ProvedNetwork) else prove(network, input_shape, classes)
     digest, shape = proved.hash, proved.input_shape
