@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lipcert.errors import ArgumentError, CheckpointError
-from lipcert.runs.metrics import MetricsLog, environment, open_tensorboard, read_metrics
+from lipcert.runs.metrics import MetricsLog, environment, import_tensorboard, read_metrics
 
 HELD_OUT = {"images": 3, "standard": 1 / 3, "certified": dict.fromkeys(("36/255", "72/255", "108/255"), 0.0)}
 
@@ -67,7 +67,7 @@ def test_unwritable_log_is_one_sentence(tmp_path):
         log.write(record(1))
 
 
-def test_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
+def test_missing_tensorboard_names_the_extra(monkeypatch):
     real = builtins.__import__
 
     def without(name, *arguments, **options):
@@ -77,7 +77,7 @@ def test_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ArgumentError, match=r"tensorboard: .* pip install tensorboard"):
-        open_tensorboard(tmp_path)
+        import_tensorboard()
 
 
 class Writer:

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
@@ -51,16 +51,6 @@ class Environment(TypedDict):
     gpus: NotRequired[list[str]]
 
 
-class ScalarWriter(Protocol):
-    """The part of TensorBoard's SummaryWriter that is used here."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Record one number at one step."""
-
-    def close(self) -> None:
-        """Write what is pending."""
-
-
 OnMetrics = Callable[[int, dict[str, float]], None]
 """What a user may pass to `train`: called with the step and the numbers of each new record, by their path."""
 
@@ -85,7 +75,7 @@ class MetricsLog:
     ) -> None:
         self.on_metrics = on_metrics
         self.path = folder / METRICS
-        self.writer = open_tensorboard(folder / "tensorboard") if tensorboard else None
+        self.writer = import_tensorboard()(str(folder / "tensorboard")) if tensorboard else None
         kept = [record for record in read_metrics(folder) if _is_before(record, after_step)]
         write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
 
@@ -143,11 +133,6 @@ def _record(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{line[:60]!r} is not a JSON record: {error}") from error
     return record
-
-
-def open_tensorboard(folder: Path) -> ScalarWriter:
-    """TensorBoard's writer, from the extra `log`."""
-    return import_tensorboard()(str(folder))  # type: ignore[no-any-return,unused-ignore]
 
 
 def import_tensorboard() -> Any:
