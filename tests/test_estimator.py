@@ -173,7 +173,7 @@ def test_samples_of_every_shape_keep_their_distances(
     model = RobustClassifier(**TINY | {"epochs": 1}).fit(samples, np.arange(12) % 2)
     assert model.model_.config.input_shape == (channels, side, side)
     assert model.n_features_in_ == np.prod(shape)
-    pixels = model._pixels(samples.reshape(12, -1))
+    pixels = model.input_map_.pixels(samples.reshape(12, -1))
     apart = torch.cdist(pixels.flatten(1), pixels.flatten(1))
     flat = torch.from_numpy(samples.reshape(12, -1))
     torch.testing.assert_close(apart, torch.cdist(flat, flat))
@@ -289,13 +289,15 @@ def test_radii_on_resized_grey_samples_are_those_of_the_samples(
     assert model.model_.config.input_shape == (3, 12, 12)
     assert (model.model_.config.width, model.model_.config.series) == (3, "wide")
     # The dense matrix from samples to images, one column per pixel, and its norm by LAPACK.
-    black = model._pixels(np.zeros((1, 64)))
+    black = model.input_map_.pixels(np.zeros((1, 64)))
     middle = np.full((1, 64), 0.5)
-    columns = (model._pixels(middle + 0.25 * np.eye(64)) - model._pixels(middle)).flatten(1) / 0.25
+    columns = (model.input_map_.pixels(middle + 0.25 * np.eye(64)) - model.input_map_.pixels(middle)).flatten(
+        1
+    ) / 0.25
     norm = float(torch.linalg.matrix_norm(columns.T, 2))
     assert black.shape == (1, 3, 12, 12)
     assert norm > 1.7  # grey three times is sqrt(3), and it becomes larger
-    inside = model.proved_.certify(model._pixels(images.reshape(60, -1))).radius
+    inside = model.proved_.certify(model.input_map_.pixels(images.reshape(60, -1))).radius
     found = model.certify(images)
     assert (found.radius <= inside / norm).all()
     torch.testing.assert_close(found.radius, inside / norm, rtol=1e-6, atol=1e-9)

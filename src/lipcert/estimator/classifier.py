@@ -14,16 +14,15 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
 
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import prove
 from lipcert.data.dataset import Dataset
 from lipcert.errors import ArgumentError, check_positive, choose
-from lipcert.estimator.lines import FitLines
 from lipcert.estimator.samples import (
     Array,
     InputMap,
@@ -42,7 +41,7 @@ from lipcert.training.devices import make_fabric
 from lipcert.training.interruption import Interruption
 from lipcert.training.loop import Trainer
 from lipcert.training.parts import Split
-from lipcert.training.progress import Silent
+from lipcert.training.progress import PlainLines, Silent
 from lipcert.training.start import network_options, weights_of
 
 NOT_HERE = frozenset(
@@ -142,7 +141,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.input_map_ = self._input_map(given, rows)
         images = Dataset(
             name="X",
-            images=(self._pixels(rows) * 255).round().to(torch.uint8),
+            images=(self.input_map_.pixels(rows) * 255).round().to(torch.uint8),
             labels=torch.from_numpy(positions.astype(np.int64)),
             classes=tuple(map(str, self.classes_)),
         )
@@ -151,7 +150,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # Nothing is selected: it is evaluated once, at the end, on a batch of the training images.
             split = Split(images, images.subset(range(config.batch_size)), images.fingerprint)
             fabric = make_fabric(config)
-            progress = FitLines(len(split.held_out)) if self.verbose else Silent()
+            progress = _FitLines(len(split.held_out)) if self.verbose else Silent()
             trainer = Trainer(config, Path(folder), fabric, progress, Interruption(), split=split)
             try:
                 trainer.run()
@@ -173,9 +172,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Softmax of the logits, (N, K); nobody has calibrated it, and no certificate rests on it."""
-        logits = self._logits(X)
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+        return np.asarray(softmax(self._logits(X)))
 
     def certify(self, X: Any) -> Certificates:
         """Predictions (as positions in `classes_`), each with the radius within which it cannot change.
@@ -187,7 +184,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             radii on the scale on which black is 0 and white is 1 or, with a `value_range`, in the units of X.
         """
         rows = self._rows(X)
-        return self.input_map_.certificates(self.proved_.certify(self._pixels(rows)), rows.dtype)
+        return self.input_map_.certificates(self.proved_.certify(self.input_map_.pixels(rows)), rows.dtype)
 
     def certified_score(self, X: Any, y: Any, radius: float = 36 / 255) -> float:
         """Share of samples that are right and certified beyond `radius`, in the units of `certify`."""
@@ -258,11 +255,23 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(rows)
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
-        pixels = self._pixels(self._rows(X))
-        return np.asarray(self.proved_.logits(pixels).numpy())
+        rows = self._rows(X)
+        return np.asarray(self.proved_.logits(self.input_map_.pixels(rows)).numpy())
 
-    def _pixels(self, rows: Array) -> Tensor:
-        return self.input_map_.pixels(rows)
+
+class _FitLines(PlainLines):
+    """What `verbose=True` prints: nothing is held out, so the accuracies are of training samples."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
+        """Print a line."""
+        self.say(
+            f"epoch {epoch:g}  loss {loss:.4f}  on {self.count} of the training samples: {standard:.2%} "
+            f"right, {certified:.2%} certified at 36/255 (estimate)"
+        )
 
 
 def _with_options(plain: Signature) -> Signature:
