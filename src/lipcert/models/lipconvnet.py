@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from lipcert.errors import ArgumentError, check_positive
-from lipcert.models.network import Network, NetworkConfig, checked_arguments
+from lipcert.models.network import Network, NetworkConfig, normalisation
 from lipcert.nn.contract import ACTIVATIONS
 from lipcert.nn.shape import Flatten
 
@@ -19,6 +19,16 @@ class LipConvnetConfig(NetworkConfig):
     """The arguments of `lipconvnet`, complete."""
 
     architecture: ClassVar[str] = "lipconvnet"
+
+    def __post_init__(self) -> None:
+        check_positive(depth=self.depth)
+        if self.depth % MAX_STAGES and (self.depth < MAX_STAGES or self.depth % (MAX_STAGES - 1) != 1):
+            nearest = max(MAX_STAGES, MAX_STAGES * round(self.depth / MAX_STAGES))
+            raise ArgumentError(
+                "depth: expected a multiple of 5, five times the blocks of a stage, or 9, 13, 17, ... (one "
+                f"block in the first stage), got {self.depth}; use {nearest}"
+            )
+        super().__post_init__()
 
     @property
     def title(self) -> str:
@@ -118,14 +128,7 @@ def lipconvnet(
 
     Paper: section "Experiments", table of LipConvnets; the network is that of Singla and Feizi (2021).
     """
-    check_positive(depth=depth)
-    if depth % MAX_STAGES and (depth < MAX_STAGES or depth % (MAX_STAGES - 1) != 1):
-        nearest = max(MAX_STAGES, MAX_STAGES * round(depth / MAX_STAGES))
-        raise ArgumentError(
-            "depth: expected a multiple of 5, five times the blocks of a stage, or 9, 13, 17, ... (one block "
-            f"in the first stage), got {depth}; use {nearest}"
-        )
-    arguments = checked_arguments(
+    config = LipConvnetConfig(
         depth=depth,
         conv=conv,
         activation=activation,
@@ -134,11 +137,10 @@ def lipconvnet(
         width=width,
         image_size=image_size,
         in_channels=in_channels,
-        mean=mean,
-        std=std,
         series=series,
+        **normalisation(in_channels, mean, std),
     )
-    return LipConvnet(LipConvnetConfig(**arguments))
+    return LipConvnet(config)
 
 
 def _body(config: LipConvnetConfig) -> nn.Sequential:

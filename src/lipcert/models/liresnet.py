@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from lipcert.errors import check_positive, choose
-from lipcert.models.network import Network, NetworkConfig, checked_arguments
+from lipcert.models.network import Network, NetworkConfig, normalisation
 from lipcert.nn.bcop import BCOP
 from lipcert.nn.composition import Center
 from lipcert.nn.contract import ACTIVATIONS, CONVOLUTIONS
@@ -26,6 +26,10 @@ class LiResNetConfig(NetworkConfig):
 
     architecture: ClassVar[str] = "liresnet"
     dense: int
+
+    def __post_init__(self) -> None:
+        check_positive(dense=self.dense)
+        super().__post_init__()
 
     @property
     def title(self) -> str:
@@ -141,8 +145,7 @@ def liresnet(
     certification on ImageNet, NeurIPS 2023.
     """
     choose("block", block, CONVOLUTIONS)
-    check_positive(dense=dense)
-    arguments: dict[str, Any] = checked_arguments(
+    config = LiResNetConfig(
         depth=depth,
         conv=block,
         activation=activation,
@@ -151,11 +154,11 @@ def liresnet(
         width=width,
         image_size=image_size,
         in_channels=in_channels,
-        mean=mean,
-        std=std,
         series=series,
+        dense=dense,
+        **normalisation(in_channels, mean, std),
     )
-    return LiResNet(LiResNetConfig(dense=dense, **arguments))
+    return LiResNet(config)
 
 
 def _body(config: LiResNetConfig) -> nn.Sequential:

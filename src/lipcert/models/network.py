@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -22,10 +22,13 @@ NEUTRAL_MEAN, NEUTRAL_STD = 0.5, 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(ABC):
-    """Arguments that all builders share, complete; a subclass adds its own.
+    """Arguments that all builders share, complete and checked; a subclass adds its own.
 
     Attributes:
         architecture: name of the builder, by which files and runs know it.
+
+    Raises:
+        ArgumentError: an argument out of range, or an unknown name (the nearest one is suggested).
     """
 
     architecture: ClassVar[str]
@@ -40,6 +43,29 @@ class NetworkConfig(ABC):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     series: str
+
+    def __post_init__(self) -> None:
+        check_positive(
+            depth=self.depth,
+            num_classes=self.num_classes,
+            width=self.width,
+            image_size=self.image_size,
+            in_channels=self.in_channels,
+        )
+        if self.image_size % 2:
+            raise ArgumentError(
+                "image_size: expected an even size, since the network halves the image, got "
+                f"{self.image_size}; pad the images to {self.image_size + 1} or crop them to "
+                f"{self.image_size - 1}"
+            )
+        choose("conv", self.conv, CONVOLUTIONS)
+        choose("activation", self.activation, ACTIVATIONS)
+        choose("head", self.head, HEADS)
+        if not issubclass(CONVOLUTIONS[self.conv], SOC) and self.series != "isometric":
+            raise ArgumentError(
+                f"series: only 'soc' convolutions have one, got {self.series!r} with {self.conv!r}; leave it "
+                "out"
+            )
 
     @property
     def input_shape(self) -> Shape:
@@ -109,53 +135,15 @@ class Network(nn.Sequential):
         return images
 
 
-def checked_arguments(
-    *,
-    depth: int,
-    conv: str,
-    activation: str,
-    head: str,
-    num_classes: int,
-    width: int,
-    image_size: int,
-    in_channels: int,
-    mean: tuple[float, ...] | float | None,
-    std: tuple[float, ...] | float | None,
-    series: str,
-) -> dict[str, Any]:
-    """The arguments that all builders share, checked and complete, as a `NetworkConfig` takes them.
-
-    Raises:
-        ArgumentError: an argument out of range, or an unknown name (the nearest one is suggested).
-    """
-    check_positive(
-        depth=depth, num_classes=num_classes, width=width, image_size=image_size, in_channels=in_channels
-    )
-    if image_size % 2:
-        raise ArgumentError(
-            f"image_size: expected an even size, since the network halves the image, got {image_size}; "
-            f"pad the images to {image_size + 1} or crop them to {image_size - 1}"
-        )
-    choose("conv", conv, CONVOLUTIONS)
-    choose("activation", activation, ACTIVATIONS)
-    choose("head", head, HEADS)
-    if not issubclass(CONVOLUTIONS[conv], SOC) and series != "isometric":
-        raise ArgumentError(
-            f"series: only 'soc' convolutions have one, got {series!r} with {conv!r}; leave it out"
-        )
+def normalisation(
+    in_channels: int, mean: tuple[float, ...] | float | None, std: tuple[float, ...] | float | None
+) -> dict[str, tuple[float, ...]]:
+    """`mean` and `std` of a config: one number per channel, the defaults of `lipconvnet` where it is None."""
+    check_positive(in_channels=in_channels)
     colour = in_channels == len(CIFAR_MEAN)
     return {
-        "depth": depth,
-        "conv": conv,
-        "activation": activation,
-        "head": head,
-        "num_classes": num_classes,
-        "width": width,
-        "image_size": image_size,
-        "in_channels": in_channels,
         "mean": _per_channel("mean", mean, in_channels, CIFAR_MEAN if colour else NEUTRAL_MEAN),
         "std": _per_channel("std", std, in_channels, CIFAR_STD if colour else NEUTRAL_STD),
-        "series": series,
     }
 
 
