@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from lipcert.errors import choose
+from lipcert.schema import build
 
 COLUMNS = ("standard", "36/255", "72/255", "108/255")
 Kind = Literal["accuracy", "revised", "times"]
@@ -98,17 +99,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Something the paper prints that its own numbers deny; `follows` is what the numbers give, if any."""
+    """Something the paper prints that its own numbers contradict; `follows` is what the numbers give.
 
-    kind: Literal["increase", "value", "text"]
-    where: str
+    `kind` is "increase" (then `table` and `row` say where), "value" or "text".
+    """
+
+    kind: str
     printed: tuple[str, ...]
-    follows: str
-    note: str
-    table: str
-    row: tuple[int, str] | None
-    network: str
-    tables: tuple[str, ...]
+    where: str = ""
+    follows: str = ""
+    note: str = ""
+    table: str = ""
+    row: tuple[int, str] | None = None
+    network: str = ""
+    tables: tuple[str, ...] = ()
 
     def concerns(self, table: Table, row: Row) -> bool:
         """Whether it is about a number that this row prints."""
@@ -118,12 +122,14 @@ class Contradiction:
 
     def sentence(self) -> str:
         """For a reader of the table."""
-        if self.kind == "increase":
+        where = self.where
+        if self.row is not None:
+            where = f"increase of {self.table}, LipConvnet-{self.row[0]} {self.row[1]}"
             claim = f"printed as {self.printed[0]}, but the printed accuracies give {self.follows}"
         else:
             pairs = zip(self.printed, self.tables, strict=True)
             claim = "printed as " + " and ".join(f"{value} in {table}" for value, table in pairs)
-        return f"The paper contradicts itself: {self.where}, {claim}{f' ({self.note})' if self.note else ''}."
+        return f"The paper contradicts itself: {where}, {claim}{f' ({self.note})' if self.note else ''}."
 
 
 def slug(text: str) -> str:
@@ -140,24 +146,7 @@ def tables() -> Mapping[str, Table]:
 @cache
 def contradictions() -> tuple[Contradiction, ...]:
     """Where the paper contradicts itself, as the specification lists it."""
-    found = []
-    for entry in _specification()["contradiction"]:
-        row = (entry["row"][0], entry["row"][1]) if "row" in entry else None
-        where = entry.get("where") or f"increase of {entry['table']}, LipConvnet-{row[0]} {row[1]}"  # type: ignore[index]
-        found.append(
-            Contradiction(
-                kind=entry["kind"],
-                where=where,
-                printed=tuple(entry["printed"]),
-                follows=entry.get("follows", ""),
-                note=entry.get("note", ""),
-                table=entry.get("table", ""),
-                row=row,
-                network=entry.get("network", ""),
-                tables=tuple(entry.get("tables", ())),
-            )
-        )
-    return tuple(found)
+    return tuple(build(Contradiction, entry) for entry in _specification()["contradiction"])
 
 
 def networks(*names: str) -> tuple[Network, ...]:
