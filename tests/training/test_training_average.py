@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from lipcert.errors import ArgumentError
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.nn.carried import carried_vectors
 from lipcert.training.average import WeightAverage
@@ -88,9 +87,3 @@ def test_reset_begins_again():
     assert not torch.equal(average.model.head.weight, model.head.weight)
     average.reset(model)
     assert torch.equal(average.model.head.weight, model.head.weight)
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5, float("nan")])
-def test_errors(decay):
-    with pytest.raises(ArgumentError, match=rf"ema: expected a decay in \(0, 1\), got {decay}; leave it out"):
-        WeightAverage(nn.Linear(1, 1), decay)

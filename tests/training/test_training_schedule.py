@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.errors import ArgumentError
 from lipcert.training.schedule import learning_rate
 
 
@@ -42,8 +41,3 @@ def test_rate_is_positive_and_at_most_lr(schedule, total, warmup, data):
     rate = learning_rate(schedule, step, total, lr=0.3, warmup=warmup)
     assert 0 < rate <= 0.3
     assert math.isfinite(rate)
-
-
-def test_unknown_schedule():
-    with pytest.raises(ArgumentError, match=r"schedule: .* did you mean 'cosine'"):
-        learning_rate("cosin", 0, 1, lr=0.1)

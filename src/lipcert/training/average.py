@@ -6,7 +6,6 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from lipcert.errors import ArgumentError
 from lipcert.nn.carried import complete_state
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -28,16 +27,9 @@ class WeightAverage(Generic[Model]):
 
     Attributes:
         model: the copy, in evaluation mode. Buffers are those of the model at the last `update_buffers`.
-
-    Raises:
-        ArgumentError: the decay is out of its range.
     """
 
     def __init__(self, model: Model, decay: float, device: torch.device | None = None) -> None:
-        if not 0 < decay < 1:
-            raise ArgumentError(
-                f"ema: expected a decay in (0, 1), got {decay!r}; leave it out for no average"
-            )
         self.decay = decay
         self.model = copy.deepcopy(model)
         self.model.to(device).eval().requires_grad_(False)
