@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 TRAINING_TERMS, EVALUATION_TERMS = 5, 12
+WIDTH = 32
+"""Channels of the first stage of every network that is timed."""
 
 
 class LiteralSOC(nn.Module):
@@ -113,18 +115,16 @@ class LiteralHead(nn.Module):
         return F.linear(x.flatten(1), F.normalize(self.linear.weight, dim=1), self.linear.bias)
 
 
-def literal_lipconvnet(
-    depth: int, width: int = 32, num_classes: int = 100, activation: str = "hh1"
-) -> nn.Sequential:
+def literal_lipconvnet(depth: int, num_classes: int) -> nn.Sequential:
     """LipConvnet of the paper for 32x32 images that are already normalised."""
     layers: list[nn.Module] = []
     channels, blocks = 3, depth // 5
     for stage in range(5):
         for block in range(blocks):
             last = block == blocks - 1
-            out = width * 2 ** (stage + 1) if last else width * 2**stage
+            out = WIDTH * 2 ** (stage + 1) if last else WIDTH * 2**stage
             kernel = 1 if last and stage == 4 else 3
             layers.append(LiteralSOC(channels, out, kernel, stride=2 if last else 1))
-            layers.append(LiteralHouseholder(out) if activation == "hh1" else LiteralMaxMin())
+            layers.append(LiteralHouseholder(out))
             channels = out
     return nn.Sequential(*layers, LiteralHead(channels, num_classes))

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from tools.bench.literal import LiteralHead, LiteralMaxMin
+from tools.bench.literal import WIDTH, LiteralHead, LiteralMaxMin
 from tools.bench.work import CLASSES
 
 
@@ -44,11 +44,11 @@ def _plain(layer: nn.Conv2d) -> nn.Conv2d:
     return plain
 
 
-def _lipconvnet5(convolution: Callable[[int, int, int], nn.Module], width: int = 32) -> nn.Sequential:
+def _lipconvnet5(convolution: Callable[[int, int, int], nn.Module]) -> nn.Sequential:
     layers: list[nn.Module] = []
     channels = 3
     for stage in range(5):
-        out = width * 2 ** (stage + 1)
+        out = WIDTH * 2 ** (stage + 1)
         layers += [convolution(channels, out, 3 if stage < 4 else 2), LiteralMaxMin()]
         channels = out
     return nn.Sequential(*layers, LiteralHead(channels, CLASSES))

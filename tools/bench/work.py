@@ -16,14 +16,14 @@ from lipcert.kernels.margins import certificate, pair_distances
 from lipcert.models.freezing import FrozenNetwork, freeze
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.operators import Matrix, Sequence
-from tools.bench.literal import LiteralHead, LiteralMaxMin, literal_lipconvnet
+from tools.bench.literal import WIDTH, LiteralHead, LiteralMaxMin, literal_lipconvnet
 
 CLASSES = 10
 
 
 def inference(model: nn.Module, *, batch: int = 256) -> Callable[[], Tensor]:
     """A forward pass in evaluation mode."""
-    images, _ = _batch(batch)
+    images = _images(batch)
     model.eval()
 
     def run() -> Tensor:
@@ -39,7 +39,7 @@ def inference_with_margins(frozen: FrozenNetwork, *, batch: int = 256) -> Callab
 
     That is the radius before it is divided by the constant and rounding is taken off, as the paper has it.
     """
-    images, _ = _batch(batch)
+    images = _images(batch)
     assert isinstance(frozen.operator, Sequence)
     head = frozen.operator.parts[-1]
     assert isinstance(head, Matrix)
@@ -55,7 +55,7 @@ def inference_with_margins(frozen: FrozenNetwork, *, batch: int = 256) -> Callab
 
 def proved_certificates(network: ProvedNetwork, *, batch: int = 256) -> Callable[[], Tensor]:
     """Certificates in float64, rounding included."""
-    images, _ = _batch(batch)
+    images = _images(batch)
     return lambda: network.certify(images).radius
 
 
@@ -72,33 +72,30 @@ def loaded(network: nn.Module) -> tuple[ProvedNetwork, float, float]:
         return read, proving, time.perf_counter() - start
 
 
-def ours(
-    depth: int, *, conv: str = "soc", activation: str = "hh1", width: int = 32, **options: Any
-) -> nn.Module:
+def ours(depth: int, *, conv: str = "soc", activation: str = "hh1", **options: Any) -> nn.Module:
     """LipConvnet of lipcert, the same for every run; `options` are those of its convolutions."""
     torch.manual_seed(0)
     return lipconvnet(
-        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=width, **options
+        depth=depth, conv=conv, activation=activation, head="lln", num_classes=CLASSES, width=WIDTH, **options
     )
 
 
-def ours_frozen(depth: int, width: int = 32, **options: Any) -> FrozenNetwork:
+def ours_frozen(depth: int, **options: Any) -> FrozenNetwork:
     """The inference form of the same network."""
-    return freeze(ours(depth, width=width, **options).eval())
+    return freeze(ours(depth, **options).eval())
 
 
-def unconstrained(*, behind_space_to_depth: bool, width: int = 32) -> nn.Module:
+def unconstrained(*, behind_space_to_depth: bool) -> nn.Module:
     """LipConvnet-5 of plain convolutions with the shapes of explicit kernels.
 
     Args:
         behind_space_to_depth: 3 x 3 kernels on four times the channels, as BCOP and AOL have them, or strided
             3 x 3 kernels, as AOC and other packages do.
-        width: of the network.
     """
     layers: list[nn.Module] = []
     channels = 3
     for stage in range(5):
-        out, last = width * 2 ** (stage + 1), stage == 4
+        out, last = WIDTH * 2 ** (stage + 1), stage == 4
         if behind_space_to_depth or last:
             size = 1 if last else 3
             layers += [nn.PixelUnshuffle(2), nn.Conv2d(4 * channels, out, size, padding=size // 2)]
@@ -109,16 +106,14 @@ def unconstrained(*, behind_space_to_depth: bool, width: int = 32) -> nn.Module:
     return nn.Sequential(*layers, LiteralHead(channels, CLASSES))
 
 
-def literal(depth: int, *, activation: str = "hh1", width: int = 32) -> nn.Module:
+def literal(depth: int) -> nn.Module:
     """LipConvnet of the paper's formulation, its power iterations settled as training leaves them."""
     torch.manual_seed(0)
-    model = literal_lipconvnet(depth, width, CLASSES, activation)
+    model = literal_lipconvnet(depth, CLASSES)
     with torch.no_grad():
-        model.train()(_batch(2)[0])
+        model.train()(_images(2))
     return model
 
 
-def _batch(size: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(size, 3, 32, 32, generator=generator)
-    return images, torch.randint(CLASSES, (size,), generator=generator)
+def _images(count: int) -> Tensor:
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
