@@ -1,12 +1,11 @@
 """What was certified about a set of images, as tensors: what pictures and tables are made from."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lipcert.certify.curve import RADII, CertifiedAccuracy, certified_accuracy
+from lipcert.certify.curve import CertifiedAccuracy, certified_accuracy
 from lipcert.errors import ArgumentError
 
 
@@ -46,9 +45,9 @@ class Outcomes:
         """(N,), whether the prediction is the true class."""
         return self.prediction == self.label
 
-    def accuracy(self, radii: Sequence[float] = tuple(RADII.values())) -> CertifiedAccuracy:
-        """Standard and certified accuracy."""
-        return certified_accuracy(self, self.label, radii)
+    def accuracy(self) -> CertifiedAccuracy:
+        """Standard accuracy, and certified accuracy at the paper's radii."""
+        return certified_accuracy(self, self.label)
 
     def median_radius(self) -> float:
         """Median over all images, where a wrong prediction counts as 0: half of the images reach this."""

@@ -111,9 +111,7 @@ def _revised(run: Run) -> dict[str, Any]:
         )
     # A radius is a margin divided by the constant, so another constant only rescales it.
     scale = proved.lipschitz / (between * normalize)
-    accuracy = certified_accuracy(
-        replace(proved, radius=proved.radius * scale), images.labels, list(RADII.values())
-    )
+    accuracy = certified_accuracy(replace(proved, radius=proved.radius * scale), images.labels)
     return {
         "accuracies": {
             "standard": accuracy.standard,

@@ -97,7 +97,7 @@ def held_out_accuracy(model: Network, images: Dataset, batch_size: int, fabric: 
 def proved_accuracy(network: ProvedNetwork, images: Dataset) -> tuple[dict[str, Any], Certificates]:
     """Standard and certified accuracy from certificates: proved bounds, full precision."""
     certificates = network.certify(to_float(images.images))
-    accuracy = certified_accuracy(certificates, images.labels, radii=list(RADII.values()))
+    accuracy = certified_accuracy(certificates, images.labels)
     summary = {
         "images": accuracy.count,
         "standard": accuracy.standard,
