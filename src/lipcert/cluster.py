@@ -15,13 +15,13 @@ RETRIES = 10
 
 @contextmanager
 def connected(address: str) -> Iterator[ModuleType]:
-    """The package ray, connected; what this call starts or connects to it also closes.
+    """Connect to Ray and yield the package; the connection is closed at the end of the block.
 
     Args:
         address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
 
     Raises:
-        ArgumentError: the address is none, Ray is not installed, or the cluster cannot be reached.
+        ArgumentError: the address is not valid, Ray is not installed, or the cluster cannot be reached.
     """
     if address != "ray" and not address.startswith("ray://"):
         raise ArgumentError(f"cluster: expected 'ray' or an address 'ray://host:port', got {address!r}")
@@ -30,10 +30,10 @@ def connected(address: str) -> Iterator[ModuleType]:
         yield ray
         return
     where: dict[str, Any] = {"address": address}
-    if address == "ray":  # "local" starts one, whatever a cluster that was killed left behind
+    if address == "ray":  # "local" starts a new one, even if a killed cluster left files behind
         where = {"address": "local", "include_dashboard": False}
     try:
-        with warnings.catch_warnings(action="ignore"):  # the error below says it
+        with warnings.catch_warnings(action="ignore"):  # the error below has the reason
             ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         with suppress(RuntimeError):

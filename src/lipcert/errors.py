@@ -15,7 +15,7 @@ class ArgumentError(LipcertError, ValueError):
 
 
 class NotProvedError(LipcertError):
-    """A certificate would rest on something that nobody has proved."""
+    """A certificate would rest on something that is not proved."""
 
 
 class DataError(LipcertError):
@@ -53,7 +53,7 @@ def choose(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def check_positive(**integers: object) -> None:
-    """Raise an ArgumentError that names the first of the arguments that is no positive integer.
+    """Raise an ArgumentError that names the first argument that is not a positive integer.
 
     >>> check_positive(width=16, depth=0)
     Traceback (most recent call last):
@@ -78,7 +78,7 @@ def import_extra(package: str, argument: str, extra: str) -> ModuleType:
 
 
 def not_installed(argument: str, package: str, extra: str) -> ArgumentError:
-    """The error of a feature whose package is missing, and what to type."""
+    """The error for a missing package: names it and the pip command."""
     return ArgumentError(
         f"{argument}: the package {package} is not installed; run pip install {package} "
         f"(lipcert's extra {extra})"

@@ -1,4 +1,4 @@
-"""Names of a run's files, and writing so that a reader, or a crash, sees old content or new, no mixture."""
+"""Names of a run's files, and atomic writes: a reader sees the old content or the new, never a mixture."""
 
 import os
 import secrets
@@ -7,26 +7,26 @@ from pathlib import Path
 from lipcert.errors import CheckpointError
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY = "config.toml", "environment.json", "metrics.jsonl", "summary.json"
-"""In the folder of a run: its options, its machine, its records epoch by epoch, and what it came to."""
+"""In the folder of a run: options, machine, one record per epoch, and summary."""
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
-"""The state that a resumed run goes on from, and the one before it."""
+"""The state that a resumed run continues from, and the one before it."""
 LAST, BEST, PROVED = "model.safetensors", "best.safetensors", "best.proved.safetensors"
-"""Weights of its last and of its best model, and what is proved of the best."""
+"""Weights of the last and of the best model, and the proved network of the best."""
 CERTIFICATES, AUDIT, ATTACKED, REPORT = "certificates.jsonl", "audit.json", "audit.jsonl", "report.html"
-"""Its certificates, the verdict of an audit, one line per attacked image, and the page on all of it."""
+"""Certificates, summary of the audit, one line per attacked image, and the report."""
 COMPARISON, COMPARISON_PAGE = "comparison.json", "comparison.html"
-"""Of several runs side by side: what each came to, and the page."""
+"""Of several runs: their results, and the page."""
 KEPT_CERTIFICATES, REVISED = "certificates.csv.gz", "revised.json"
 """In a folder of results: the certificates in brief, and accuracies under estimated constants."""
 
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
-    """Write beside `path`, force it to the disk, then rename; what was there moves to `keep` if given.
+    """Write a temporary file, flush it to the disk, then rename it to `path`; the old file moves to `keep`.
 
     Raises:
         OSError: the disk is full, the folder is read-only, ...; `path` is then as it was.
     """
-    # A name of its own for every writer: two that write the same file must not move each other's away.
+    # A unique name: two processes that write the same file must not rename each other's temporary file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) ->
 
 
 def write_or_explain(path: Path, content: bytes) -> None:
-    """`write_atomically` to a place that a user named.
+    """`write_atomically` to a path that the user chose.
 
     Raises:
         CheckpointError: there is no such folder, it cannot be written to, or the disk is full.
@@ -60,7 +60,7 @@ def write_or_explain(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force the rename itself to the disk, where the system can open folders."""
+    """Flush the rename to the disk, on systems that can open folders."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -71,7 +71,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def home_path(path: str | os.PathLike[str]) -> Path:
-    """The path with `~` replaced by the home folder; that of an unknown user stays, and names no file.
+    """The path with `~` replaced by the home folder; `~name` of an unknown user is left as it is.
 
     >>> home_path("~nobody-of-this-name/a").as_posix()
     '~nobody-of-this-name/a'

@@ -1,4 +1,4 @@
-"""What a number was measured or proved on, and what that machine can do."""
+"""Processor and command line for records, timing in turns, and the speed of bfloat16."""
 
 import platform
 import shlex
@@ -11,7 +11,7 @@ from statistics import median
 
 
 def cpu_model() -> str:
-    """The processor's name, as the system tells it."""
+    """The processor's name, as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -22,13 +22,13 @@ def cpu_model() -> str:
 
 
 def command_line() -> str:
-    """The command that is running, as it would be typed; python -m lipcert is lipcert."""
+    """The running command as a user would type it; `python -m lipcert` is written as `lipcert`."""
     program = Path(sys.argv[0]).name
     return shlex.join(["lipcert" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def in_turns(works: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
-    """Median seconds of each work, run once before and then in turns, so that a neighbour slows all alike."""
+    """Median seconds of each function after a warm-up call; they take turns, so load slows all alike."""
     times: list[list[float]] = [[] for _ in works]
     for turn in range(repetitions + 1):
         for work, seconds in zip(works, times, strict=True):
@@ -45,11 +45,11 @@ def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
     Measured, because no list of processors stays complete. With instructions for bfloat16 it is below 1;
     without them it is 4 to 5 with AVX-512, which converts to float32 and back, and 30 and more with AVX2.
     """
-    import torch  # here: what only asks for the processor's name needs none
+    import torch  # imported here: the processor's name needs no torch
 
     fastest = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several would wait for each other on a busy machine, in both precisions alike
+    torch.set_num_threads(1)  # several would wait for each other on a busy machine
     try:
         for dtype in (torch.bfloat16, torch.float32):
             matrix = torch.ones(size, size, dtype=dtype, device="cpu")
@@ -66,5 +66,5 @@ def bf16_slowdown(size: int = 256, repetitions: int = 5) -> float:
 
 @cache
 def has_bf16() -> bool:
-    """Whether bfloat16 is worth its while on this processor, and not several times slower than float32."""
+    """Whether bfloat16 products take less than twice the time of float32 products on this processor."""
     return bf16_slowdown() < 2

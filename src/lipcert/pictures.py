@@ -1,4 +1,4 @@
-"""From a picture file, or its bytes, to what a network takes, and from a certificate back to the picture."""
+"""Picture files as network inputs, and certificates in terms of the original picture."""
 
 import hashlib
 import math
@@ -43,13 +43,13 @@ class Picture:
 
     @property
     def bound(self) -> ResizeBound:
-        """How far the way from file to network can pull two pictures apart."""
+        """Bound on how much resizing can increase the distance between two pictures."""
         channels, size, _ = self.pixels.shape
         return _bound(min(self.size), size, channels)
 
 
 def check_shape(shape: Shape) -> None:
-    """Raise an ArgumentError for a network that takes something else than square grey or colour pictures."""
+    """Raise an ArgumentError unless the network takes square grey or colour pictures."""
     if not is_square(shape):
         raise ArgumentError(
             f"images: the network takes {'x'.join(map(str, shape))}, but pictures are square, with 1 or 3 "
@@ -60,14 +60,14 @@ def check_shape(shape: Shape) -> None:
 def read_picture(
     source: Path | BinaryIO, shape: Shape, *, resize: bool = True, name: str | None = None
 ) -> Picture:
-    """Read a file as a network for images of `shape` takes it, with what records say of the file.
+    """Read a picture as the input of a network for images of `shape`, with its SHA-256 and size.
 
     The pixels are those of the public `lipcert.read_picture`.
 
     Args:
         source: a file, or its content, open for reading.
         shape: (C, S, S), C being 1 or 3.
-        resize: else refuse pictures of other sizes.
+        resize: if False, pictures of other sizes are an error.
         name: of the picture, for errors; else its path.
 
     Raises:
@@ -97,7 +97,7 @@ def as_levels(picture: Picture) -> tuple[Tensor, str | None]:
 def answers(
     network: ProvedNetwork, pictures: Sequence[Picture], certificates: Certificates
 ) -> list[dict[str, Any]]:
-    """What is certified about pictures, for people and programs; null stands for an infinite number."""
+    """Certificates of pictures as dictionaries for JSON; None stands for an infinite number."""
     names = [*network.classes, None]  # -1 is the runner-up of a single class
     return [
         {

@@ -7,21 +7,21 @@ import socket
 from lipcert.errors import ArgumentError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-"""Hosts that no other machine reaches."""
+"""Hosts that other machines cannot reach."""
 
 
 def bind_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound to the port; nobody else can take it until it is closed. Port 0 is any free one.
+    """A socket that is bound to the port, so that no other process can take it. Port 0 is any free one.
 
     Raises:
-        ArgumentError: the port is in use or not allowed, or the host is none of this machine.
+        ArgumentError: the port is in use or not allowed, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         try:
             if os.name == "posix":
-                # There it means: connections that are just closing do not count, somebody who listens does.
+                # On POSIX this allows a port with closing connections, but not one that is listened on.
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
         except OSError:

@@ -1,4 +1,4 @@
-"""Files that anybody may have written: read JSON and TOML, and check every type before a value is used."""
+"""Read JSON and TOML files, and check the type of every value before it is used."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from lipcert.errors import ArgumentError, CheckpointError
 
 T = TypeVar("T")
 LARGEST, LARGEST_FLOAT = 2**63, 1e300
-"""Numbers are not larger than that: integers fit a tensor, and floats can be scaled and drawn."""
+"""Limits on numbers: integers fit a tensor, and floats can be scaled and drawn without overflow."""
 
 
 def read_json(path: Path, kind: type[T], remedy: str = "") -> T:
@@ -80,7 +80,7 @@ def build(kind: Any, value: Any, name: str = "") -> Any:
         name: of the value, for the message.
 
     Raises:
-        ArgumentError: it is of another type, says which value, what was expected and what was found.
+        ArgumentError: a value has another type; names it, what was expected and what was found.
 
     >>> build(tuple[float, ...], [1, 2.5])
     (1.0, 2.5)
@@ -127,7 +127,7 @@ def _build_record(kind: Any, value: Any, name: str) -> Any:
 
 @cache
 def _entries(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Types of all entries of a dataclass or TypedDict, and the names of those that must be there."""
+    """Types of all entries of a dataclass or TypedDict, and the names of the required ones."""
     if is_dataclass(kind):
         needed = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
         return get_type_hints(kind), frozenset(needed)

@@ -1,4 +1,4 @@
-"""One labelled set of images in memory: what every source returns and every consumer takes."""
+"""A labelled set of images in memory, as every loader returns it."""
 
 import hashlib
 from collections.abc import Sequence

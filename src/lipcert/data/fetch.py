@@ -1,4 +1,4 @@
-"""Fetch a public archive over a network that may break, and trust it only by its hash."""
+"""Download a public archive, resume broken transfers, and check its hash."""
 
 import gzip
 import hashlib
@@ -47,8 +47,8 @@ def download(
         The folder with the files.
 
     Raises:
-        ArgumentError: the name or the URL is of no known kind.
-        DataError: the archive cannot be had, is not the right one, or cannot be unpacked.
+        ArgumentError: the name is unknown, or the URL is not http or https.
+        DataError: the archive cannot be downloaded, has another hash, or cannot be unpacked.
     """
     archive = ARCHIVES[choose("data", name, ARCHIVES)]
     source = archive.url if url is None else url

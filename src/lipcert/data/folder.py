@@ -19,7 +19,7 @@ SPLITS = ("train", "test")
 TEST_SHARE = 5
 TEST_SEED = 0
 
-# What operating systems leave behind; files whose name starts with a dot are hidden anyway.
+# Files that operating systems create; names that start with a dot are skipped anyway.
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})
 
 
@@ -95,7 +95,7 @@ def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
 
 
 def has_splits(root: Path) -> bool:
-    """Whether a folder says itself which images are for testing; `test` alone may be the name of a class."""
+    """Whether a folder has the subfolders train and test; `test` alone may be the name of a class."""
     return set(SPLITS) <= {entry.name for entry in root.iterdir() if entry.is_dir()}
 
 

@@ -1,4 +1,4 @@
-"""One picture as an RGB tensor, upright, or an error that names it."""
+"""Read one picture as an upright RGB tensor."""
 
 import stat
 import threading
@@ -59,7 +59,7 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
 
 
 def open_picture(path: str | Path) -> BinaryIO:
-    """Open a file, or explain why not.
+    """Open a picture file for reading.
 
     Raises:
         DataError: there is no such file, it may not be read, or it is no regular file.
@@ -67,7 +67,7 @@ def open_picture(path: str | Path) -> BinaryIO:
     place = Path(path)
     try:
         kind = place.stat().st_mode
-        # To open a pipe would wait for somebody to write to it. A folder fails below, with the usual words.
+        # Opening a pipe would block until somebody writes to it. A folder fails below with its usual error.
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
             raise DataError(f"{path}: expected a picture, got a pipe or a device; save it to a file first")
         return place.open("rb")
@@ -85,7 +85,7 @@ def decode(file: BinaryIO, name: str) -> NDArray[np.uint8]:
         name: for the error.
 
     Raises:
-        DataError: as `read_image`; `LARGEST` is held against the header, before anything is decoded.
+        DataError: as `read_image`; the size in the header is checked before anything is decoded.
     """
     problem = f"{name}: cannot be read as a PNG, JPEG or WebP image"
     try:

@@ -1,4 +1,4 @@
-"""Randomness that depends on a few numbers only: any step of a run can be drawn without the steps before.
+"""Random numbers that depend only on seed, epoch and step, so that any step can be drawn by itself.
 
 Orders and splits come from the raw 64-bit words of numpy's PCG64, seeded through SeedSequence. numpy keeps
 both streams fixed from version to version, which it does not promise for the methods of `Generator` (nor

@@ -1,4 +1,4 @@
-"""One way in: a dataset by its name or by its path."""
+"""Load a dataset by its name or by its path."""
 
 import os
 from difflib import get_close_matches
@@ -57,10 +57,10 @@ def load(
 
 
 def check_exists(name_or_path: str | Path) -> None:
-    """Raise unless it is a name that `load` knows or a folder that is there; suggest the nearest of them.
+    """Raise unless it is a known name or an existing folder; the error suggests the nearest one.
 
     Raises:
-        ArgumentError: no dataset has that name, and no folder.
+        ArgumentError: there is no dataset and no folder of that name.
         DataError: it is a path, and there is no such folder.
 
     >>> check_exists("digit")
@@ -99,7 +99,7 @@ def _folders(parent: Path) -> list[str]:
 
 
 def is_folder(name_or_path: str | Path) -> bool:
-    """Whether `load` takes it for the path of a folder, which need not exist, rather than for a name."""
+    """Whether `load` reads it as the path of a folder, which need not exist, and not as a name."""
     if isinstance(name_or_path, Path):
         return True
     text = name_or_path

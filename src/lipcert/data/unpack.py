@@ -1,4 +1,4 @@
-"""Take the files we need, and nothing else, out of a tar archive that may be hostile."""
+"""Extract the needed files, and nothing else, from a tar archive that may be malicious."""
 
 import os
 import shutil
