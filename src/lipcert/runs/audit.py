@@ -1,4 +1,4 @@
-"""The verdict of an audit, read from the files that it wrote."""
+"""Reads the files that an audit wrote."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Ratio(TypedDict):
 
 
 class Verdict(TypedDict):
-    """The content of audit.json, as far as it is read again."""
+    """The fields of audit.json that are read back."""
 
     images: int
     certified: int
@@ -36,7 +36,7 @@ class Verdict(TypedDict):
 
 
 class Attacked(TypedDict):
-    """One line of audit.jsonl, as far as it is read again; null is infinite."""
+    """The fields of a line of audit.jsonl that are read back; null is infinite."""
 
     radius: float | None
     distance: float | None
@@ -44,7 +44,7 @@ class Attacked(TypedDict):
 
 @dataclass(frozen=True)
 class Audit:
-    """What attacks found; `summary` is the content of audit.json in `folder`."""
+    """The audit in `folder`; `summary` is the content of its audit.json."""
 
     folder: Path
     summary: dict[str, Any]
@@ -69,7 +69,7 @@ class Audit:
         return radius, distance
 
     def is_of(self, network_hash: str) -> bool:
-        """Whether certificates of this very network were attacked."""
+        """Whether the audit attacked certificates of the network with this hash."""
         return bool(self.summary.get("network_sha256") == network_hash)
 
 

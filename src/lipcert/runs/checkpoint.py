@@ -1,4 +1,4 @@
-"""Checkpoints: all a run needs to go on to the same bits, tensors as safetensors and the rest as JSON."""
+"""Checkpoints: everything that a bit-identical resume needs, as safetensors with JSON metadata."""
 
 import json
 import random
@@ -24,7 +24,7 @@ FORMAT = "lipcert training checkpoint 1"
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands. Data order and augmentation follow from (seed, step), the learning rate from step.
+    """The position of a run. Data order and augmentation follow from seed and step, the rate from the step.
 
     Args:
         step: steps done.
@@ -58,7 +58,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found whole."""
+    """A checkpoint that was read and validated."""
 
     path: Path
     position: Position
@@ -80,7 +80,7 @@ def write_checkpoint(
         folder: of the run.
         model: its parameters and buffers are written.
         optimizer: its momentum is written; nothing else changes from step to step.
-        position: where the run stands.
+        position: of the run.
         average: a copy of the model whose parameters are averages, if the run keeps one.
 
     Raises:
@@ -132,7 +132,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         return _read(path)
     except CheckpointError as error:
         previous = folder / PREVIOUS
-        if isinstance(error.__cause__, OSError):  # which says nothing of what the file holds
+        if isinstance(error.__cause__, OSError):  # the content may be good
             raise
         if path == previous or not previous.exists():
             raise CheckpointError(f"{error}; remove it to begin again at step 0") from error
@@ -155,7 +155,7 @@ def restore(
     *,
     average: nn.Module | None = None,
 ) -> None:
-    """Put a checkpoint back: weights and buffers, momentum, averages, and every random generator.
+    """Restore weights, buffers, momentum, averages and the random generators from a checkpoint.
 
     Raises:
         CheckpointError: it belongs to another network, or holds no averages where the run keeps some.
@@ -164,7 +164,7 @@ def restore(
     expected, carried = complete_state(model), carried_vectors(model)
     for name in [*expected, *saved]:
         wanted, found = expected.get(name), saved.get(name)
-        # A layer that has not run does not know the size of its maps, nor the shape of its vector.
+        # A layer that has not run yet does not know the shape of its vector.
         if wanted is None or found is None or (name not in carried and wanted.shape != found.shape):
             raise CheckpointError(
                 f"{checkpoint.path} belongs to another network: {name} is {_describe(found)} in the file "
@@ -220,7 +220,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def last_good(folder: Path) -> str:
-    """A clause for error messages that names the checkpoint which is left, or nothing if there is none."""
+    """The end of an error message that names the last good checkpoint; empty if there is none."""
     return (
         f"; the last good checkpoint, {folder / CHECKPOINT}, is intact"
         if (folder / CHECKPOINT).exists()
@@ -246,7 +246,7 @@ def _generator_states() -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _generators(saved: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """States as `random` and numpy take them, each tried on a generator that nobody else uses.
+    """States as `random` and numpy take them, each validated by setting a new generator to it.
 
     Raises:
         ValueError, TypeError, KeyError, RuntimeError: one of them is no state.

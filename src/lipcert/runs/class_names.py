@@ -21,7 +21,7 @@ KNOWN = {"cifar10": CIFAR10, "cifar100": CIFAR100, "digits": tuple("0123456789")
 
 
 def class_names(run: Run, count: int) -> tuple[str, ...]:
-    """One name per class: of a known dataset, as the run's records have them, or else "class 0", ...
+    """One name per class: those of a known dataset, or of the run's records, or else "class 0", ...
 
     The folders of images may have changed since the records were written.
 

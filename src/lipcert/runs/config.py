@@ -17,9 +17,9 @@ from lipcert.kernels.series import SERIES
 from lipcert.schema import build, parse_toml
 
 PANELS = DATA, NETWORK, TRAINING, MACHINE, RECORDS = "Data", "Network", "Training", "Machine", "Records"
-"""Of the help page, in their order."""
+"""Panels of the help page, in order."""
 CHANGEABLE = ("checkpoint_every", "tensorboard")
-"""Options that do not touch the weights, so that a resumed run may change them."""
+"""Options that do not affect the weights, so that a resumed run may change them."""
 
 ARCHITECTURES = ("lipconvnet", "liresnet")
 """Builders of networks."""
@@ -30,7 +30,7 @@ PAPER_WEIGHT_DECAY = {"soc": 5e-4}
 
 @dataclass(frozen=True)
 class Interval:
-    """A distance between two checkpoints: in steps or in seconds, the other is None."""
+    """Interval between two checkpoints, in steps or in seconds; the other is None."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -56,7 +56,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of `TrainConfig` says about its option.
+    """Description of an option, stored in its field of `TrainConfig`.
 
     Attributes:
         panel: of the help page.
@@ -282,7 +282,7 @@ class TrainConfig:
         return cls.from_dict(read_options(path))
 
     def changes(self, other: "TrainConfig") -> list[str]:
-        """Options that differ and decide the weights, as "name: mine -> other's".
+        """Options that differ and affect the weights, as "name: mine -> other's".
 
         >>> TrainConfig(lr=0.1).changes(TrainConfig(lr=0.2, checkpoint_every="10"))
         ['lr: 0.1 -> 0.2']

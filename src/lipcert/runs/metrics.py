@@ -43,7 +43,7 @@ class Start(TypedDict):
 
 
 class Environment(TypedDict):
-    """The content of environment.json, as far as it is read again."""
+    """The fields of environment.json that are read back."""
 
     command: NotRequired[str]
     resumed_by: NotRequired[str]
@@ -52,7 +52,7 @@ class Environment(TypedDict):
 
 
 OnMetrics = Callable[[int, dict[str, float]], None]
-"""What a user may pass to `train`: called with the step and the numbers of each new record, by their path."""
+"""Callback of `train`: called with the step and the numbers of each new record, by their path."""
 
 
 class MetricsLog:
@@ -60,7 +60,7 @@ class MetricsLog:
 
     Args:
         folder: of the run.
-        after_step: where the run stands; what is already there is kept up to this step.
+        after_step: step of the run; records of later steps are removed from the file.
         tensorboard: also write TensorBoard events to folder/tensorboard.
         on_metrics: called with the step and all numbers of every record that is written.
     """
@@ -80,7 +80,7 @@ class MetricsLog:
         write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record; it is on its way to the disk when this returns."""
+        """Append one record."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(record)}\n")
@@ -95,7 +95,7 @@ class MetricsLog:
             self.on_metrics(record["step"], dict(_numbers(record)))
 
     def close(self) -> None:
-        """Write what TensorBoard still holds."""
+        """Flush TensorBoard's events."""
         if self.writer is not None:
             self.writer.close()
 
@@ -149,7 +149,7 @@ def import_tensorboard() -> Any:
 
 
 def environment(resumed_from_step: int | None) -> dict[str, Any]:
-    """What a reader needs to judge the numbers of a run: versions, machine, threads, command."""
+    """Versions, machine, threads and command of this process, for environment.json."""
     return {
         "lipcert": importlib.metadata.version("lipcert"),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""One way to name a network: a proved file, a file of weights, the folder of a run, or a name of the zoo."""
+"""Finds a network by a proved file, a file of weights, the folder of a run, or a name of the zoo."""
 
 import os
 from collections.abc import Iterable
@@ -19,15 +19,15 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def find_run(named: str | os.PathLike[str], weights: str = "best") -> Run:
-    """The network of a name: a file, or the folder of a run, goes before a network that ships.
+    """Find a network; a file or the folder of a run takes precedence over a network that ships.
 
     Args:
         named: a path or a name of the zoo.
         weights: of a run, "best" or "last".
 
     Raises:
-        ArgumentError: a picture, or a choice of weights where there is one network.
-        CheckpointError: nothing has this name, or the run has not saved a network yet.
+        ArgumentError: it is a picture, or `weights` was chosen for a single network.
+        CheckpointError: there is no such network, or the run has not saved one yet.
     """
     choose("weights", weights, WEIGHTS)
     path, shipped = Path(named), zoo.networks() | zoo.proved_networks()

@@ -4,7 +4,7 @@ A part is a task: a worker reads its images and certifies them. Its certificates
 of a test set of their own, in the folder `parts`, as soon as they arrive: a command that was interrupted goes
 on from there. Parts hold whole batches, so the sum of them is what one process computes, to the bit.
 
-Plain tasks do it: Ray Data would ask for pyarrow, and keeps neither order nor parts by itself.
+Plain tasks are used because Ray Data needs pyarrow and does not keep the order of parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def find_parts(run: Run, data: str | None, size: int = PART) -> PartedImages:
     with a name are read here and sent.
 
     Raises:
-        ArgumentError: nobody says which images, or the network is for others.
+        ArgumentError: neither `data` nor the run names images, or the network does not take them.
         DataError: they are missing or damaged.
     """
     name = run.data_name(data)
@@ -104,15 +104,15 @@ def certify_on_ray(
     """Certify a test set on a cluster, as many parts at a time as it has CPUs, or GPUs where there are any.
 
     A part whose worker is lost is started again elsewhere. Parts in `folder` that an earlier call left are
-    read again and taken over if network and images are the same.
+    reused if network and images are the same.
 
     Args:
         run: of the network.
         images: that `find_parts` found.
-        folder: for parts.
+        folder: where parts are written.
         address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
         device: "auto", or "cpu" to leave GPUs alone.
-        progress: told how many images are done.
+        progress: called with the number of images done and the total.
 
     Raises:
         ArgumentError: the cluster cannot be reached, or loses the worker of one part again and again.
@@ -152,7 +152,7 @@ def _places(images: PartedImages, folder: Path) -> list[Path]:
 
 
 def _known(place: Path, network: ProvedNetwork) -> str | None:
-    """SHA-256 of the images whose certificates, by this network, are there already."""
+    """SHA-256 of the images that this network has already certified in `place`, None if there are none."""
     try:
         records = read_records(place)
     except CheckpointError:
@@ -166,7 +166,7 @@ def _start(
 ) -> dict[Any, int]:
     """All tasks, each with the number of its part."""
     gpus = 1.0 if device != "cpu" and ray.cluster_resources().get("GPU", 0) else 0.0
-    # An error of lipcert is an answer, which comes back; only a lost worker is worth another attempt.
+    # Errors of lipcert are returned; only a lost worker is worth another attempt.
     remote = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(_certify_part)
     content = ray.put(file.read_bytes())
     return {

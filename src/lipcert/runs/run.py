@@ -1,4 +1,4 @@
-"""A trained network and all that is written down about it; every file is read when it is asked for, once."""
+"""A trained network and its files; each file is read on first use and then cached."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ WEIGHTS = {"last": LAST, "best": BEST}
 
 
 class State(StrEnum):
-    """How far a run is."""
+    """Whether a run is new, begun or done."""
 
     NEW = "new"
     BEGUN = "begun"
@@ -36,10 +36,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run, a file of a network, or a network that ships; `find_run` makes one of a name.
+    """The folder of a run, a file of a network, or a network that ships; made by `find_run`.
 
     Attributes:
-        name: for people.
+        name: to display.
         folder: of its files; None for a file and for a network that ships.
         weights: file of its trainable weights, if there is one.
         proved: file of the proved network, if there is one.
@@ -64,14 +64,14 @@ class Run:
         )
 
     def knowing(self, **content: Any) -> "Run":
-        """The same run, told the value of some properties, whose files are then not read again."""
+        """The same run with some properties already known, so that their files are not read."""
         same = replace(self)
         vars(same).update(content)
         return same
 
     @property
     def state(self) -> State:
-        """How far it is, told by its files."""
+        """Its state, from the files that exist."""
         folder = self.root
         if not (folder / CONFIG).exists():
             return State.NEW
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def home(self) -> Path | None:
-        """The folder with the options of its training: its own, or the one around it."""
+        """The folder with the options of its training: its own folder, or the parent."""
         places = () if self.folder is None else (self.folder, self.folder.resolve().parent)
         return next((place for place in places if (place / CONFIG).is_file()), None)
 
@@ -117,16 +117,16 @@ class Run:
 
     @property
     def data(self) -> str | None:
-        """What it was trained on, if that is known."""
+        """Dataset or folder it was trained on, None if unknown."""
         data = self.options.get("data")
         return None if data is None else str(data)
 
     @cached_property
     def summary(self) -> "RunSummary":
-        """How it ended.
+        """The summary of a finished run.
 
         Raises:
-            CheckpointError: it has not, or the file is damaged.
+            CheckpointError: the run has not finished, or the file is damaged.
         """
         from lipcert.runs.summary import RunSummary
 
@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def audit(self) -> "Audit | None":
-        """What attacks on the certificates found; None if they were not tried on this network."""
+        """The audit of its certificates; None if this network was not audited."""
         from lipcert.runs.audit import read_audit
 
         found = read_audit(self.root)
@@ -190,7 +190,7 @@ class Run:
         return prove(model, classes=class_names(self, model.config.num_classes))
 
     def proved_file(self, folder: Path) -> Path:
-        """Where the proved network is; one that is proved only now is written to `folder`."""
+        """The file of the proved network; written to `folder` if there is none yet."""
         if self.proved is not None:
             return self.proved
         file = folder / f"{self.file.stem}.proved.safetensors"
@@ -201,7 +201,7 @@ class Run:
         """The test images of `data`, or of what it was trained on, at the size that the network takes.
 
         Raises:
-            ArgumentError: nobody says which images, or the network is for others.
+            ArgumentError: neither `data` nor the run names images, or the network does not take them.
             DataError: they are missing or damaged.
         """
         name = self.data_name(data)
@@ -211,7 +211,7 @@ class Run:
         return images
 
     def data_name(self, data: str | None) -> str:
-        """The images that are asked for: `data`, or what it was trained on.
+        """`data`, or by default what it was trained on.
 
         Raises:
             ArgumentError: neither is known.
@@ -225,7 +225,7 @@ class Run:
         return name
 
     def refuse_other_images(self, name: str, image_shape: tuple[int, ...], num_classes: int) -> None:
-        """Raise an ArgumentError if the network takes images of another shape, or tells others apart."""
+        """Raise an ArgumentError if the network takes another image shape or number of classes."""
         shape, classes = self.network.input_shape, self.network.classes
         if image_shape != shape:
             raise ArgumentError(
@@ -260,7 +260,7 @@ class Run:
 
     @cached_property
     def certified_images(self) -> "Tensor | None":
-        """uint8 (M, C, H, W), those that the records speak of; None if they are not on this machine."""
+        """The images of the records, uint8 (M, C, H, W); None if they are not on this machine."""
         try:
             found = load_test_images(self.records.data, self.records.header.input_shape[-1])
         except LipcertError:
@@ -269,7 +269,7 @@ class Run:
 
     @property
     def epochs_before(self) -> float | None:
-        """Epochs of the network that it started from: 0 if its weights were random, None if nobody knows."""
+        """Epochs of the network that it started from: 0 if its weights were random, None if unknown."""
         start = self.environment.get("started_from")
         if start is None:
             return 0.0 if self.options.get("start_from") is None else None
@@ -277,7 +277,7 @@ class Run:
 
     @property
     def all_epochs(self) -> float | None:
-        """Its own epochs and those before them; None if nobody wrote them down."""
+        """Its own epochs and those of the network it started from; None if they are not recorded."""
         before = self.epochs_before
         if self.card:
             own = float(self.environment["epochs"])
@@ -291,7 +291,7 @@ class Run:
     def hours(self) -> float:
         """Hours of training and evaluation: its epochs at the pace of the median one.
 
-        A run of many hours may stand still for a while on a shared machine; that is not its cost.
+        On a shared machine a run may pause for a while, which should not count.
         """
         marks = [(0.0, 0.0), *((record["epoch"], record["elapsed"]) for record in self.metrics)]
         parts = [(end - start, after - before) for (start, before), (end, after) in pairwise(marks)]

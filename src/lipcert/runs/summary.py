@@ -1,4 +1,4 @@
-"""What a run comes to: the one record that is made when it ends."""
+"""The summary of a finished run."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from lipcert.schema import read_json
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The end of a run; the content of summary.json.
+    """Results of a finished run; the content of summary.json.
 
     Args:
         out: folder of the run.

@@ -1,4 +1,4 @@
-"""How many steps fit into a time budget: measured once, on a copy of the start that is then forgotten."""
+"""How many steps fit into a time budget, from a few timed steps that are undone afterwards."""
 
 import statistics
 import time

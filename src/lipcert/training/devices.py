@@ -1,4 +1,4 @@
-"""Devices, precision and processes, all carried by lightning-fabric."""
+"""Devices, precision and processes, by lightning-fabric."""
 
 import gc
 import inspect
@@ -33,8 +33,8 @@ def make_fabric(config: TrainConfig) -> "Fabric":
     With several processes the script is started again for each of them, unless torchrun or SLURM has done so.
 
     Raises:
-        TrainingError: torchrun or SLURM started another number of processes than `config` names, nobody did
-            for several machines, or there are too few devices.
+        TrainingError: torchrun or SLURM started another number of processes than `config` names, several
+            machines are asked for without a launcher, or there are too few devices.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
@@ -75,7 +75,7 @@ def make_fabric(config: TrainConfig) -> "Fabric":
 
 
 def on_rank_zero(fabric: "Fabric", work: Callable[[], None]) -> None:
-    """Do `work` in the first process; the others wait, and fail with the same error if it fails."""
+    """Run `work` in the first process; the others wait, and raise the same error if it fails."""
     failure: Exception | None = None
     if fabric.global_rank == 0:
         try:
@@ -84,7 +84,7 @@ def on_rank_zero(fabric: "Fabric", work: Callable[[], None]) -> None:
             failure = error
         except OSError as error:
             failure = CheckpointError(f"cannot write the run: {error}; repair that and go on with --resume")
-        except Exception as error:  # or the others would wait for a day
+        except Exception as error:  # otherwise the other processes would wait for a day
             failure = error
     message = fabric.broadcast("" if failure is None else f"{failure}" or type(failure).__name__)
     if failure is not None:
@@ -136,7 +136,7 @@ def _check_launcher(processes: int, nodes: int) -> None:
 
 @contextmanager
 def restored_settings() -> Iterator[None]:
-    """Put back what training sets for its whole process: torch's threads and cuDNN's choice of kernels."""
+    """Restore the process-wide settings that training changes: torch's threads and cuDNN's kernels."""
     cudnn = torch.backends.cudnn
     variable, threads = os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads()
     deterministic, benchmark = cudnn.deterministic, cudnn.benchmark

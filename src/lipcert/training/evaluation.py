@@ -27,7 +27,7 @@ and in every process."""
 
 
 def selection_score(accuracy: Mapping[str, Any]) -> float:
-    """What selects a model on held-out images: the mean of its standard and its certified accuracies.
+    """Score by which the best model is selected: the mean of standard and certified accuracies.
 
     One radius alone is a noisy judge: on 5,000 images a share is off by 0.7 points, as much as models late in
     a run differ by, and to take the largest of many prefers those that were lucky there.

@@ -1,4 +1,4 @@
-"""The end of a run: proved accuracies of its models on the test set, which nothing has read before."""
+"""The end of a run: proved accuracies of its models on the test set, which is first read here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,11 +46,11 @@ def certify_models(
         out: its folder.
         models: by name, the file of the weights inside `out` and the step they are from; one is "best".
         steps_per_epoch: of the run.
-        device: that certifies.
-        say: told what begins.
+        device: to certify on.
+        say: called with a message before each model.
 
     Returns:
-        the accuracies by name, and what certified them of the best model.
+        the accuracies by name, and the best model with its certificates.
     """
     images = load_data(config.data, split="test", image_size=config.image_size)
     found: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The training loop: model and optimizer through the steps of a schedule, resumable to the same bits."""
+"""The training loop; a resumed run ends in the same bits as one that was not interrupted."""
 
 import os
 import shlex
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 DIVERGED = 1e4
-"""A loss from which nothing comes back: margins that large take biases to match, and steps grow with them."""
+"""A loss beyond which training does not recover: its gradients make weights and steps grow further."""
 
 
 def train(
@@ -75,7 +75,7 @@ def train(
         config: the options.
         out: folder of the run; made if it is not there.
         resume: go on with the run that `out` holds.
-        progress: told what happens; None is silence.
+        progress: reports to the user; by default nothing is printed.
         on_metrics: called as `on_metrics(step, numbers)` for each line of metrics.jsonl, in the first process
             alone. `numbers` is flat: {"loss": 0.31, "held_out/standard": 0.97, ...}. What it raises ends the
             run, which can be resumed.
@@ -99,7 +99,7 @@ def train_and_certify(
     progress: Progress | None = None,
     on_metrics: OnMetrics | None = None,
 ) -> tuple[RunSummary, Finished | None]:
-    """The same as `train`; the first process also returns what has certified the test images."""
+    """As `train`; the first process also returns the best model, proved, with its certificates."""
     out, progress = Path(out), Silent() if progress is None else progress
     fabric = make_fabric(config)
     if fabric.global_rank:
@@ -127,7 +127,7 @@ def train_and_certify(
 
 
 class Trainer:
-    """One run as one process sees it; `train` makes it, runs it and lets it finish.
+    """One process of a run; `train` makes it and calls `run` and `finish`.
 
     The images are those that `config` names, unless a split is given.
     """
@@ -207,7 +207,7 @@ class Trainer:
         self.augment = augmentation(self.config, self.images, epochs)
 
     def run(self) -> None:
-        """Do all steps that are left."""
+        """Do the remaining steps."""
         on_rank_zero(self.fabric, self._open_log)
         if self.is_new and self.config.minutes is not None:
             self._fit_to_budget(self.config.minutes * 60)
@@ -270,7 +270,7 @@ class Trainer:
         self.unread_loss += loss.detach()
 
     def _synchronise(self, step: int) -> None:
-        """Agree with the other processes where the run stands; then evaluate, save or stop if it is time."""
+        """Share loss and flags among all processes; then evaluate, save or stop if that is due."""
         is_due = self.interval.seconds is not None and time.monotonic() - self.saved >= self.interval.seconds
         flags = torch.tensor([float(self.interruption.requested), float(is_due)], device=self.fabric.device)
         told = torch.cat([self.unread_loss[None], flags])
@@ -369,7 +369,7 @@ class Trainer:
         self.saved = time.monotonic()
 
     def _fit_to_budget(self, seconds: float) -> None:
-        """Measure, fix the number of steps once and for all, and save it before the first step."""
+        """Measure the time of a step, fix the number of steps, and save it before the first step."""
         start = time.monotonic()
         images, labels, _ = next(iter(self.batches(0)))
 

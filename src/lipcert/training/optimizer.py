@@ -18,8 +18,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     """Parameter groups for torch's optimizers: convolutions and heads decay, all others do not.
 
     `nn.Conv2d` and `nn.Linear` decay as well. Biases decay with their weights, as in the authors' training.
-    What is none of these (the angles of the activations) never decays: an angle has no natural zero to be
-    pulled to.
+    Other parameters (the angles of the activations) never decay: zero is not a natural value of an angle.
 
     Raises:
         ArgumentError: no module, or a decay that is negative or not finite.

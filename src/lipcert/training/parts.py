@@ -1,4 +1,4 @@
-"""What a run is made of, built from its options: images and their split, augmentation, model, seeds."""
+"""Builds the parts of a run from its options: images and split, augmentation, loss, model, seeds."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""How a run tells where it is: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 import sys
 import time
@@ -25,16 +25,16 @@ class Progress(Protocol):
         """
 
     def say(self, message: str) -> None:
-        """Something the user should read."""
+        """Print a message."""
 
     def end(self) -> None:
-        """Nothing more follows; also called after an error."""
+        """The run has ended, also after an error."""
 
 
 class Pace:
     """Steps per second over the last ten minutes or so.
 
-    A run that stood still for a while, or shared its machine, does not carry that along for hours.
+    A pause, or other load on the machine, affects it for no longer than that.
     """
 
     def __init__(self, step: int) -> None:

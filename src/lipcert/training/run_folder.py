@@ -1,4 +1,4 @@
-"""The folder of a run: who may write into it, and what it holds from the start."""
+"""Checks and creates the folder of a run."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def find_start(config: TrainConfig, out: Path, *, resume: bool, fabric: "Fabric") -> Checkpoint | None:
-    """Check that the run may use `out` and return where it goes on; writes nothing.
+    """Check that the run may use `out` and return the checkpoint to continue from; writes nothing.
 
-    None is the very start: a new run, or one that was killed before its first checkpoint.
+    None for a new run, and for one that was killed before its first checkpoint.
 
     Raises:
         ArgumentError: `out` holds a run already, or is no folder.

@@ -1,4 +1,4 @@
-"""Weights to begin with: those of another network in the place of random ones."""
+"""Starts a run from the weights of another network."""
 
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ BODY = (
     "mean",
     "std",
 )
-"""What two networks must have in common for the body of one to fit the other; and the layers of it."""
+"""Settings that must be equal for the body of one network to fit another; so must its layers."""
 
 HEAD = ("head", "num_classes", "features")
 """The same of the head."""
 
 OPTIONS = ("architecture", "depth", "conv", "activation", "head", "width", "dense", "series", "image_size")
-"""Options of a run that its first weights decide, unless they are given."""
+"""Options of a run that come from the network it starts from, unless they are given."""
 
 
 def network_options(source: str) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def begin_with(model: Network, start: Run, source: str) -> dict[str, Any]:
         source: what the user calls it.
 
     Returns:
-        what tells later where it came from: the source, the hash of its network, the epochs of its training
-        (None if nobody wrote them down), and whether its head was taken.
+        a record of the start: the source, the hash of its network, the epochs of its training (None if they
+        are not recorded), and whether its head was taken.
 
     Raises:
         CheckpointError: no such network.
-        ArgumentError: it is of another shape; all that differs is named.
+        ArgumentError: it has another shape; names all settings that differ.
     """
     given = load(weights_of(start))
     other = [name for name in BODY if getattr(model.config, name, None) != getattr(given.config, name, None)]
@@ -97,7 +97,7 @@ def begin_with(model: Network, start: Run, source: str) -> dict[str, Any]:
 
 
 def refuse_other_split(start: Run, config: TrainConfig, split: str) -> None:
-    """Raise if the network that a run starts from has learned images that select or test that run.
+    """Raise if images that trained the start network may select or test this run.
 
     Args:
         start: the network, from `find_run`.
@@ -128,7 +128,7 @@ def refuse_other_split(start: Run, config: TrainConfig, split: str) -> None:
 
 
 def _split_of(run: Run) -> str | None:
-    """Fingerprint of the images that trained a run and of where they were cut, if its checkpoint tells."""
+    """Fingerprint of the images of a run and their split, from its checkpoint; None if there is none."""
     try:
         checkpoint = None if run.folder is None else read_checkpoint(run.folder)
     except CheckpointError:
