@@ -1,9 +1,8 @@
-"""The audit: every attack on every certificate, and a verdict that trusts none of the attacks.
+"""The audit: runs every attack on every certificate, and checks each result again.
 
-An attack searches with a float32 surrogate and returns candidates. Each is classified again by the classifier
-that the certificate speaks of, and its distance is computed from the float64 images. A certificate is broken
-if and only if that classifier changes its mind at a distance, decided in rational arithmetic, within the
-radius.
+An attack searches with a float32 surrogate and returns candidates. Each candidate is classified again by the
+certified classifier, and its distance is computed from the float64 images. A certificate is broken if and
+only if that classifier predicts another class within the radius, decided in rational arithmetic.
 """
 
 import hashlib
@@ -40,9 +39,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Attack:
-    """How to find candidates, and whether the rays through them are searched.
+    """How to find candidates, and whether to search along the rays through them.
 
-    A ray through a random direction leads nowhere in many dimensions, so only its end is looked at.
+    Rays in random directions rarely reach the boundary in many dimensions, so only their ends are tried.
     """
 
     run: Callable[[Balls, AttackSettings, torch.Generator], Iterator[Tensor]]
@@ -90,11 +89,11 @@ def audit(
         images: as for `certify`, with pixels in [0, 1].
         certificates: the claims, of the same images; by default `certify` makes them.
         attacks: names from `ATTACKS`; those of foolbox need the extra `audit`.
-        settings: how hard to try.
+        settings: effort of the attacks.
         batch_size: images that are attacked at once.
         out: folder for audit.jsonl, audit.json and counter-examples; written also if a certificate breaks.
             After Ctrl-C its subfolder "interrupted" has the images that were done.
-        progress: told where the audit is.
+        progress: called as progress(done, total, attack).
 
     Raises:
         ArgumentError: bad images, unknown attacks, claims about other images, or foolbox is missing.
@@ -129,7 +128,7 @@ def audit(
         )
     except InterruptedAudit as interruption:
         if out is not None:
-            interruption.report.write(Path(out) / INTERRUPTED)  # an earlier audit of all images stays
+            interruption.report.write(Path(out) / INTERRUPTED)  # keeps an earlier audit of all images
         interruption.report.check()
         raise
     if out is not None:
@@ -151,7 +150,7 @@ def attack_claims(
     about: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Attack any claim that a prediction does not change within a radius; report, and pass no judgement.
+    """Attack claims that predictions do not change within radii; returns a report, also if one is broken.
 
     Args:
         classifier: from `certified_classifier`, or `any_classifier` for claims that lipcert did not make.
@@ -160,10 +159,10 @@ def attack_claims(
         radius: (N,), the claimed radii.
         runner_up: (N,), classes to aim at first.
         attacks: names from `ATTACKS`.
-        settings: how hard to try.
+        settings: effort of the attacks.
         batch_size: images that are attacked at once.
-        about: what else the summary should say.
-        progress: told where the audit is.
+        about: further entries of the summary.
+        progress: called as progress(done, total, attack).
     """
     check_plan(attacks, batch_size)
     _check_claims(images, prediction, radius)
@@ -252,7 +251,7 @@ def _judge(nearest: Nearest, row: int, index: int) -> AuditRecord:
 
 
 def _generator(seed: int, attack: str, start: int) -> torch.Generator:
-    """Random numbers of one attack on one batch, whatever else is run."""
+    """Random numbers of one attack on one batch, independent of the other attacks."""
     digest = hashlib.sha256(f"{seed} {attack} {start}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -268,7 +267,7 @@ def _machine() -> dict[str, Any]:
 
 
 def check_plan(attacks: Sequence[str], batch_size: int) -> None:
-    """Refuse attacks that do not exist or lack their package, and batches of no images, before any work."""
+    """Raise for unknown attacks, a missing foolbox, or a batch size below 1, before any work."""
     if isinstance(attacks, str) or not attacks:
         raise ArgumentError(f"attacks: expected a list of names, got {attacks!r}")
     for name in attacks:

@@ -8,20 +8,20 @@ from torch import Tensor
 from lipcert.attacks.classifier import Classifier
 
 WITHOUT_CERTIFICATE = 0.1
-"""Unit of length, in pixels, for images whose radius is 0 when no other image says what is usual."""
+"""Unit of length, in pixels, if no image has a positive finite radius."""
 
 
 @dataclass(frozen=True)
 class Balls:
-    """N images with their claims, seen in coordinates z: the point x + scale * z, with ||z|| = 1 on the edge.
+    """N images with their claims, in coordinates z: the point x + scale * z, with ||z|| = 1 on the sphere.
 
     Attacks then need no step size or starting radius of their own for each image: radii of 1e-3 and of 3
     look alike.
 
     Attributes:
-        classifier: whom to attack.
+        classifier: to attack.
         images: (N, C, H, W), float64.
-        prediction: (N,), what is claimed not to change.
+        prediction: (N,), the classes that are claimed not to change.
         radius: (N,), float64, the claims.
         scale: (N,), float64, the radius where it is positive and finite.
         targets: (N, T), other classes, the most promising first.
@@ -47,7 +47,7 @@ class Balls:
         return moved.to(self.classifier.dtype).double()
 
     def logits(self, z: Tensor) -> Tensor:
-        """Logits of the surrogate, differentiable in z: to search with, not to believe."""
+        """Logits of the surrogate, differentiable in z; for the search only."""
         pixels = self.images.float() + per_image(self.scale.float()) * z
         logits: Tensor = self.classifier.surrogate(pixels.clamp(0, 1) if self.box else pixels)
         return logits
@@ -70,7 +70,7 @@ def norms(z: Tensor) -> Tensor:
 
 
 def units(radius: Tensor) -> Tensor:
-    """Unit of length of each ball: its radius, or the usual one where there is none to speak of."""
+    """Unit of length of each ball: its radius, or the median radius where that is 0 or infinite."""
     usable = (radius > 0) & radius.isfinite()
     usual = radius[usable].median() if bool(usable.any()) else radius.new_tensor(WITHOUT_CERTIFICATE)
     return torch.where(usable, radius, usual)

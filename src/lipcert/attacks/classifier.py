@@ -14,14 +14,14 @@ from lipcert.nn.wrappers import device_of
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classifier twice: once to believe, once to search with.
+    """The exact classifier, and a fast, differentiable copy for the search.
 
     Attributes:
-        exact: points to the logits that the claims speak of.
-        surrogate: nearly the same function in float32, fast and differentiable in its input. Nothing that
-            it says is believed.
-        device: where both live.
-        dtype: in which `exact` computes; float64 but for claims about other people's networks.
+        exact: from points to the logits that the claims are about.
+        surrogate: nearly the same function in float32, fast and differentiable in its input. Its results are
+            never trusted.
+        device: of both.
+        dtype: of `exact`; float64 except for claims about networks that lipcert did not prove.
     """
 
     exact: Callable[[Tensor], Tensor]

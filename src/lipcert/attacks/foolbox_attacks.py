@@ -1,4 +1,4 @@
-"""Attacks that others wrote: foolbox's l2 DeepFool, DDN, Carlini-Wagner and PGD, on the same balls.
+"""Attacks of foolbox on the same balls: l2 DeepFool, DDN, Carlini-Wagner and PGD.
 
 foolbox sees the balls' own coordinates: every image is the origin, every certificate has radius 1. So its one
 epsilon per batch fits all images, its absolute step sizes mean the same for each, and Carlini-Wagner's change
@@ -17,18 +17,18 @@ from lipcert.attacks.settings import AttackSettings
 from lipcert.errors import ArgumentError
 
 BOUND = 16.0
-"""Half side of the cube that foolbox searches, in radii; foolbox cannot do without bounds."""
+"""Half side of the cube that foolbox searches, in radii; foolbox needs bounds."""
 
 
 def import_foolbox() -> ModuleType:
-    """Import foolbox, once one of its attacks is asked for.
+    """Import foolbox.
 
     Raises:
         ArgumentError: it is not installed.
     """
     try:
         with warnings.catch_warnings():
-            # foolbox 3.3.4 imports a name from where scipy no longer likes it.
+            # foolbox 3.3.4 imports a name from a place that scipy has deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             import foolbox
     except ImportError as error:

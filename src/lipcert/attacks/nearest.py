@@ -1,4 +1,4 @@
-"""The referee: every point an attack claims is classified again, and the nearest true one is kept."""
+"""Classifies every candidate of an attack again, and keeps the nearest one that changes the class."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ BISECTIONS, CLOSE = 14, 1e-5
 
 
 class Nearest:
-    """For each ball of a batch the nearest point that the exact classifier classifies otherwise.
+    """For each ball of a batch, the nearest point to which the exact classifier gives another class.
 
     Attributes:
         points: (N, C, H, W), float64; the image itself where nothing was found.
@@ -34,11 +34,11 @@ class Nearest:
         self.tried = self.inside = 0
 
     def offer(self, z: Tensor, attack: str | None, rows: Tensor | None = None) -> Tensor:
-        """Classify the points at z exactly; keep those that are nearer; say which ones change the class.
+        """Classify the points at z exactly, keep those that are nearer, and return which change the class.
 
         Args:
             z: (M, C, H, W), coordinates in the balls.
-            attack: whose points they are; None if they are refinements of the nearest ones.
+            attack: name of the attack; None for refinements of the nearest points.
             rows: (M,), which balls; all if None.
 
         Returns:
@@ -97,7 +97,7 @@ class Nearest:
 
 @torch.no_grad()
 def _crossing(balls: Balls, z: Tensor) -> Tensor:
-    """The factor at which the surrogate changes its mind along each ray, by growth and bisection; or inf."""
+    """The factor at which the surrogate's class changes along each ray, by growth and bisection; or inf."""
 
     def changed(factor: Tensor) -> Tensor:
         return balls.lead(balls.logits(per_image(factor) * z)) < 0

@@ -73,7 +73,7 @@ def descend(
     classifier it is the solution.
 
     Args:
-        balls: whom and where.
+        balls: to attack.
         start: (N, C, H, W), float32.
         epsilon: (N,).
         target: (N,), the class t.

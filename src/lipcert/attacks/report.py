@@ -1,4 +1,4 @@
-"""What an audit found: one record per image, a summary, and counter-examples; as files if wanted."""
+"""Results of an audit: one record per image, a summary, and counter-examples, and their files."""
 
 import json
 import math
@@ -31,7 +31,7 @@ class AuditRecord:
         distance: the smallest distance at which a change was found; None if none was.
         ratio: distance over radius; None if there is no distance or no positive radius.
         found: the class at that distance.
-        attack: who found it.
+        attack: name of the attack that found it.
         broken: whether it lies within a positive radius, decided without rounding.
     """
 
@@ -62,13 +62,13 @@ class CounterExample:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Everything an audit found.
+    """Results of an audit.
 
     Attributes:
         records: one per image, in order.
         counter_examples: one per broken certificate.
         about: what was audited and how: precision, settings, attacks, versions, hash of the weights.
-        tried: points that the exact classifier was asked about.
+        tried: points that were classified exactly.
         inside: how many of them lay within the radius of their image.
         seconds: duration of the attacks.
     """
@@ -151,10 +151,10 @@ class AuditReport:
         return [*paths, folder / ATTACKED, folder / AUDIT]
 
     def check(self) -> None:
-        """Do nothing if every certificate held.
+        """Raise if a certificate is broken.
 
         Raises:
-            BrokenCertificateError: one sentence on how many did not, and on the worst of them.
+            BrokenCertificateError: with the number of broken certificates, and the worst one.
         """
         if not self.broken:
             return

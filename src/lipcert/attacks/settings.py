@@ -1,4 +1,4 @@
-"""How hard an audit tries."""
+"""Settings of the attacks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Averages of networks, and of an image with its mirror image: of trainable modules, or of what is proved."""
+"""Averages of networks, and over an image and its mirror image; of modules or of proved networks."""
 
 import math
 from collections.abc import Sequence as Several

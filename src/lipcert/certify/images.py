@@ -1,9 +1,8 @@
-"""Images as people hold them (numpy arrays, PIL images, lists of them) to the batch that a model takes.
+"""Converts numpy arrays, PIL images and lists of them to the batch that a model takes.
 
-One rule: a torch tensor is taken to be what the model takes, and nothing is done to it. Arrays and pictures
-come from files and cameras: uint8 means 0 to 255 and is divided by 255, floats are pixels in [0, 1] already,
-and channels may come last. Where a shape could be read in two ways it is refused, for a picture that is read
-wrongly still gets a certificate, only one about another picture.
+A torch tensor is not changed. In arrays and pictures uint8 means 0 to 255 and is divided by 255, floats are
+pixels in [0, 1] already, and channels may come last. A shape that could be read in two ways is an error: a
+picture that is read wrongly would still get a certificate, but about another picture.
 """
 
 import sys
@@ -32,7 +31,7 @@ def as_batch(images: "Images", expected: Shape | None = None) -> Tensor:
     """One image or several as a tensor (N, C, H, W); a tensor is returned as it is.
 
     uint8 arrays and PIL images become float32 in [0, 1] by one division by 255, to the bit what
-    `lipcert.data.to_float` makes of the same numbers. Whether the result suits the model is judged later.
+    `lipcert.data.to_float` makes of the same numbers. `check_images` checks the result.
 
     Args:
         images: a tensor; an array (N, H, W, C), (N, C, H, W), (H, W, C), (C, H, W), or grey (H, W) and, if
@@ -64,7 +63,7 @@ def as_batch(images: "Images", expected: Shape | None = None) -> Tensor:
 
 
 def _is_picture(image: object) -> "TypeGuard[Image.Image]":
-    # Who holds a PIL image has imported PIL; nobody else should have to wait for it.
+    # A PIL image cannot exist before PIL is imported, and importing it here would cost time.
     pil = sys.modules.get("PIL.Image")
     return pil is not None and isinstance(image, pil.Image)
 
@@ -111,7 +110,7 @@ def _pixels(array: npt.NDArray[Any]) -> Tensor:
 
 
 def _from_picture(image: "Image.Image", expected: Shape | None) -> npt.NDArray[Any]:
-    """(C, H, W) of a picture whose mode fits; conversions change pixels, so they are left to its owner."""
+    """(C, H, W) of a picture whose mode fits; conversions change pixels, so they are left to the caller."""
     wanted = sorted(MODES.values()) if expected is None else [MODES.get(expected[0], "RGB")]
     if image.mode not in wanted:
         raise ArgumentError(
@@ -166,7 +165,7 @@ def _is_plausible(batch: npt.NDArray[Any], expected: Shape | None) -> bool:
 
 
 def check_images(images: Tensor, expected: Shape) -> None:
-    """Refuse, with one sentence, whatever is not a batch of images of shape `expected` in [0, 1]."""
+    """Raise an ArgumentError unless it is a batch of images of shape `expected` with pixels in [0, 1]."""
     if not isinstance(images, Tensor):
         raise ArgumentError(f"images: expected a torch.Tensor, got {type(images).__name__}")
     if images.is_nested or images.layout != torch.strided or images.device.type == "meta":

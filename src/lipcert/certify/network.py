@@ -83,7 +83,7 @@ class ProvedNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of its numbers."""
         return next((t.device for t in self.operator.arrays()), torch.device("cpu"))
 
     def to(self, device: torch.device | str) -> Self:
@@ -108,7 +108,7 @@ class ProvedNetwork:
             images: a tensor (N, C, H, W), float32 or float64 pixels in [0, 1]; or a numpy array, a PIL image
                 or a list of such, in which uint8 means 0 to 255 and channels may come last.
             batch_size: images that are in memory at once.
-            progress: told after every batch how many images are done.
+            progress: called as progress(done, total) after every batch.
 
         Raises:
             ArgumentError: images of another rank, size, type or range, or with NaN or infinity among the
@@ -155,7 +155,7 @@ class ProvedNetwork:
 
     @torch.no_grad()
     def logits(self, images: "Images", *, batch_size: int = BATCH) -> Tensor:
-        """Logits (N, K) in float64, those that certificates speak of."""
+        """Logits (N, K) in float64, the ones that certificates are about."""
         check_positive(batch_size=batch_size)
         batch = self.checked(images)
         parts = [

@@ -1,4 +1,4 @@
-"""What was certified about a set of images, as tensors: what pictures and tables are made from."""
+"""Certificates beside true classes, as tensors for plots and tables."""
 
 from dataclasses import dataclass
 

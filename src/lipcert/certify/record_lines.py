@@ -88,7 +88,7 @@ def read_test_image(content: Any, name: str) -> Row:
 def read_own_picture(content: Any, name: str) -> Row | Unread:
     """The same of a picture of one's own."""
     if isinstance(content, dict) and "error" in content:
-        # A line that claims something as well would be read by others, and checked by nobody.
+        # Any further entry would be a claim that nothing checks.
         unread: Unread = build(Unread, content, name)
         if not unread.error or len(content) > len(fields(Unread)):
             raise ValueError(f"{name}: expected index, file and a reason under error, got {brief(content)}")

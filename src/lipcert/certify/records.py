@@ -71,7 +71,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Header:
-    """The first line; who made the records, and where, may be left out."""
+    """The first line; versions, machine and command are optional."""
 
     network: str
     network_sha256: str

@@ -30,7 +30,7 @@ from lipcert.proofs.spectral import matrix_norm_upper_bound
 
 @dataclass(frozen=True)
 class ResizeBound:
-    """How far a resize can pull two pictures apart.
+    """Bound on how much a resize can increase the distance between two pictures.
 
     Attributes:
         norm: proved upper bound on the norm of the linear map.

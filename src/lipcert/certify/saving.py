@@ -1,4 +1,4 @@
-"""Writes whatever `prove` accepts: weights of a builder's network, and what is proved of any other model."""
+"""Saves any model that `prove` accepts: a builder's network as weights, others as proved networks."""
 
 import os
 from collections.abc import Sequence

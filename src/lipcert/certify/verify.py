@@ -1,6 +1,6 @@
 r"""Check written certificates against a second implementation (`lipcert.certify.independent`).
 
-Whoever sends records also sends the network, so nothing that either of them states is taken for granted. From
+Records and network may come from the same untrusted source, so nothing that they state is trusted. From
 the numbers in the network's file alone, numpy derives the constants D of all differences of two logits, the
 logits of a sampled image, and a bound t on the rounding of such a difference in that computation. A row with
 radius r > 0 is confirmed if its prediction l is the largest logit found here, and for every other class i
@@ -8,7 +8,7 @@ radius r > 0 is confirmed if its prediction l is the largest logit found here, a
 .. math:: r\,D_{li} \le (1 + 10^{-6})\,(f_l - f_i - \max(t, e - 4 t)) , \qquad e = \text{written rounding}.
 
 The bracket is a lower bound on the exact margin, so no confirmed radius exceeds what is derived here by more
-than one part in a million, whatever file and records say. Large numbers in a network make t larger and the
+than one part in a million, whatever file and records state. Large numbers in a network make t larger and the
 bracket smaller: where rounding hides a margin, nothing is confirmed. What a row says of its own rounding can
 only make the check stricter. An honest row passes: written and found margins differ by less than 4 t, and the
 package takes off e, which bounds the error in a whole ball and is the larger one, for t is of one point.
@@ -41,7 +41,7 @@ from lipcert.errors import ArgumentError, CheckpointError
 ALLOWED = 1e-6
 """By how much a written radius may exceed the derived one, relatively; 1e-12 is what constants differ by."""
 CONSTANT_GAP = 1e-3
-"""By how much a stated constant may be below the derived upper bound, relatively. Radii do not profit."""
+"""By how much a stated constant may be below the derived bound, relatively. Radii are not affected."""
 LARGEST_RADIUS = 1e6
 
 
@@ -103,7 +103,7 @@ def verify(
             function that returns the one at a position, (C, H, W): it is called for the sample alone.
         labels: (M,), the true classes; None leaves the labels of the records unchecked.
         sample: how many records to check; all if there are fewer.
-        seed: which ones; None draws others every time, so that whoever wrote the records cannot foresee them.
+        seed: which ones; None draws others every time, so that the author of the records cannot foresee them.
 
     Raises:
         CheckpointError: records or network are missing or damaged, or the network is not that of the records.
@@ -143,7 +143,7 @@ def verify(
 
 
 def _wrong_header(written: Records, network: Network, images: int) -> list[str]:
-    """What the first line says of the network and of the images, and is not so."""
+    """Problems of the header: what it states wrongly about the network and the images."""
     problems = []
     if written.header.classes != network.classes:
         problems.append("the records name the classes otherwise than the network does")
@@ -218,7 +218,7 @@ def _check_row(row: Row, logits: Array, tolerance: float, pairs: Array) -> _Chec
     if not (np.isfinite(logits).all() and math.isfinite(tolerance)):
         return _Checked(("nothing can be confirmed, because numbers in the network overflow",))
     margins = logits[label] - logits
-    # Of equal logits the first one is the prediction: with a tie nobody may choose the one that is right.
+    # Of equal logits the first one is the prediction: records may not choose among tied classes.
     if label != (largest := int(logits.argmax())):
         return _Checked((f"written prediction {label}, found {largest}",))
     if classes == 1:

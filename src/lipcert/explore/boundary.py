@@ -1,6 +1,6 @@
-"""A quick attack for one click: the nearest point of a linear model of the boundary, found again and again.
+"""A quick attack: repeatedly the nearest point on a linear model of the decision boundary.
 
-The audit's attacks take hundreds of gradients; here half a dozen have to do. Orthogonal layers keep the
+The audit's attacks take hundreds of gradients; this one takes six. Orthogonal layers keep the
 length of gradients, so that the linear model of a margin is good far from the point it was made at.
 """
 
@@ -12,7 +12,7 @@ from lipcert.attacks.nearest import PUSHES, Nearest
 
 STEPS = 5
 GRID, REACH = 16, 1.6
-"""Points of a ray that are tried at once, and how far it is followed."""
+"""Points of a ray that are tried at once, and the largest factor."""
 COARSE, FINE = 2, 2
 """How often a bracket is cut by GRID: for all rays, which tells the best one, and then for that one."""
 PROJECTION_STEPS = 12

@@ -1,4 +1,4 @@
-"""Which test images to offer: in order, by class, or those where something is to be seen."""
+"""Which test images the page offers: in order, by class, by radius, or misclassified ones."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,18 +11,18 @@ from lipcert.errors import ArgumentError, choose
 from lipcert.explore.state import Explorer
 
 SORTED_IMAGES = 1000
-"""So many of the first images can be sorted by radius; all of them can be chosen by their index."""
+"""How many of the first images can be sorted by radius; any image can be chosen by its index."""
 ORDERS = ("in order", "smallest radius", "largest radius", "wrong")
 ANY_CLASS = "any class"
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """The test images of a network, and how it sees them at a glance.
+    """The test images, with approximate predictions and radii of the first ones.
 
     Attributes:
         images: the whole set.
-        prediction: (M,), of the first M images, at a glance.
+        prediction: (M,), of the first M images, from a float32 copy.
         radius: (M,), of the same.
     """
 
@@ -59,7 +59,7 @@ class Choices:
         return indices
 
     def index(self, value: object) -> int:
-        """What was typed as an index, checked.
+        """An index that the user typed, checked.
 
         Raises:
             ArgumentError: no whole number, or no such image.
@@ -72,6 +72,6 @@ class Choices:
 
 
 def choices(explorer: Explorer, images: Dataset) -> Choices:
-    """Look at the first images once, so that they can be offered in any order."""
+    """Classify the first images once, so that they can be sorted."""
     glance = explorer.glance(images.images[:SORTED_IMAGES])
     return Choices(images, glance.prediction, glance.radius)

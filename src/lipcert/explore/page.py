@@ -1,4 +1,4 @@
-"""The page: which boxes it has and which click calls what. All answers come from `Session`."""
+"""Layout and event handlers of the page. All answers come from `Session`."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ MONO_FONTS = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "DejaVu Sans Mono"
 
 
 def need_gradio() -> None:
-    """Import gradio, told to send nothing home.
+    """Import gradio, with its analytics turned off.
 
     Raises:
         ArgumentError: it is not installed.
@@ -26,7 +26,7 @@ def need_gradio() -> None:
 
 
 def looks() -> dict[str, Any]:
-    """Theme, style and script, as `launch` takes them; nothing of it comes from the network."""
+    """Theme, style and script for `launch`; nothing is loaded from the internet."""
     need_gradio()
     import gradio as gr
 
@@ -78,7 +78,7 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
                 notice = gr.HTML("", elem_id="lc-message")
                 panel = gr.HTML("", elem_id="lc-panel")
 
-        # A message leaves the panel as it was, so that a wrong file does not cost what is on the page.
+        # A message leaves the panel as it was, so that an unreadable file does not clear the page.
         def answer(found: tuple[str, str]) -> dict[Any, Any]:
             html, sentence = found
             return {panel: html, notice: ""} if html else {notice: sentence}

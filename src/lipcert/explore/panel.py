@@ -89,7 +89,7 @@ def levels(distance: float) -> str:
 
 
 def _way(finding: Finding, classes: Sequence[str], plot: MarginPlot) -> dict[str, object]:
-    """What the slider needs to follow the way by itself, without asking the server again."""
+    """The data of the slider, which works without further requests."""
     attack = finding.attack
     assert attack is not None
     change = attack.image.double() - finding.image.double() / 255

@@ -21,12 +21,12 @@ def serve(session: Session, network: str, host: str, port: int, ready: Callable[
         network: its name, for the heading.
         host: address of this machine.
         port: a free one.
-        ready: told the address of the page.
+        ready: called with the address of the page.
 
     Raises:
-        ArgumentError: gradio is missing, or somebody took the port in the meantime.
+        ArgumentError: gradio is missing, or the port was taken in the meantime.
     """
-    # gradio asks its own page once whether it answers; a proxy could not say.
+    # gradio requests its own page once to check it, which must not go through a proxy.
     os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), host, *LOCAL]))
     with tempfile.TemporaryDirectory(prefix="lipcert-explore-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder

@@ -1,4 +1,4 @@
-"""What each click on the page does, without the page: clicks -> pictures, HTML and sentences."""
+"""Answers to the events of the page, as pictures, HTML and messages; knows nothing of gradio."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -82,6 +82,6 @@ def message(text: str) -> str:
 
 def _unreadable(name: str, error: DataError) -> str:
     cause = error.__cause__
-    # That nothing is known about a file is no reason that helps anybody.
+    # "Cannot identify image file" would not help the user.
     reason = "" if cause is None or isinstance(cause, UnidentifiedImageError) else f" ({cause})"
     return f"{name} cannot be read as a picture{reason}; please drop a PNG, JPEG or WebP file."

@@ -1,4 +1,4 @@
-"""What the explorer knows about one image, without any page: image -> Finding."""
+"""Certificate, attack and the line between them for one image; knows nothing of the page."""
 
 import threading
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from lipcert.data import to_float
 from lipcert.explore.boundary import attack_quickly
 
 SETTINGS = AttackSettings(steps=20, targets=3, box=True)
-"""Boxed, so that everything on the page is a picture; the steps count only where a quick attack fails."""
+"""Boxed, so that attacks are valid pictures; the steps are those of the fallback attack."""
 FLIP_STEP, LAST_STEP = 40, 60
 """Steps of the way from the image to where the label flips, and half as far again beyond it."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What happens on the straight line from an image through an adversarial one.
+    """Classes and margins on the straight line from an image through an adversarial one.
 
     Step k is the image x + (k / FLIP_STEP) (adversary - x), clipped to [0, 1]: step 0 is the image, step
     FLIP_STEP the adversary.
@@ -33,7 +33,7 @@ class Way:
     Attributes:
         distance: (S,), float64, l2 distance of each step to the image; never falls.
         lead: (S,), logit of the prediction minus the largest other: negative where the label has flipped.
-            From a float32 copy, to be drawn and not to be believed.
+            From a float32 copy, for the plot only.
         label: (S,), the class at each step, of the same copy.
     """
 
@@ -48,7 +48,7 @@ class Attack:
 
     Attributes:
         image: (C, H, W), float64, pixels in [0, 1].
-        label: what the certified classifier says of it.
+        label: its class by the certified classifier.
         distance: to the original in pixel units, in float64.
         way: from the original through it.
     """
@@ -61,11 +61,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class Finding:
-    """All that the page says about one image.
+    """Everything that the page shows about one image.
 
     Attributes:
         image: (C, H, W), uint8, what was examined.
-        prediction: the class, of the float64 classifier that the certificate speaks of.
+        prediction: the class by the certified float64 classifier.
         runner_up: the class that limits the radius; -1 if there is one class.
         radius: certified, pixel units; 0 where nothing is.
         attack: None if no picture of another class was found.
@@ -79,17 +79,17 @@ class Finding:
 
 
 class Explorer:
-    """Examines images one at a time, with everything that depends on the network alone made ready.
+    """Examines images one at a time; what depends on the network alone is prepared once.
 
     Args:
         network: proved.
-        settings: how hard the attack tries.
+        settings: of the fallback attack.
     """
 
     def __init__(self, network: ProvedNetwork, settings: AttackSettings = SETTINGS) -> None:
         self.network, self.settings = network, settings
         self.classifier: Classifier = certified_classifier(network)
-        # Clicks arrive in threads, and each of them would take all cores.
+        # Requests arrive in threads, and each would use all cores.
         self._lock = threading.Lock()
 
     def examine(self, image: Tensor) -> Finding:
@@ -114,7 +114,7 @@ class Explorer:
 
     @torch.no_grad()
     def glance(self, images: Tensor, batch_size: int = 256) -> Certificates:
-        """What a float32 copy would certify, rounding left aside: to sort images by, not to believe.
+        """Approximate certificates of a float32 copy, without rounding errors; only to sort images.
 
         Args:
             images: (N, C, H, W), uint8.
@@ -177,7 +177,7 @@ class Explorer:
         points = (image + share.view(-1, 1, 1, 1) * (adversary - image)).clamp(0, 1)
         logits = self.classifier.surrogate(points.float())
         labels = logits.argmax(dim=1)
-        # The two ends that the exact classifier has seen; on the boundary itself the copy may disagree.
+        # Known from the exact classifier; on the boundary the copy may disagree.
         labels[0], labels[FLIP_STEP] = prediction, label
         others = logits.index_fill(1, prediction, -torch.inf).max(dim=1).values
         lead = logits[:, int(prediction)] - others

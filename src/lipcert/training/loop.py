@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 DIVERGED = 1e4
-"""A loss beyond which training does not recover: its gradients make weights and steps grow further."""
+"""A loss beyond which training does not recover: such margins need large biases, and steps grow."""
 
 
 def train(
