@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process, which training on a CPU asks for again a moment later."""
+"""Keeps freed memory in the process: training on a CPU allocates it again a moment later."""
 
 import ctypes
 import sys
@@ -7,11 +7,11 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc not to hand freed blocks back to the system; returns whether it took the advice.
+    """Tell glibc to keep freed blocks; returns whether the settings were accepted.
 
     By default every tensor of more than a few megabytes is mapped again and its pages are zeroed one fault at
     a time, which costs several percent of a training step. It is a setting of the whole process, so
-    that only the command line makes it, never the library.
+    only the command line changes it, never the library.
     """
     if not sys.platform.startswith("linux"):
         return False

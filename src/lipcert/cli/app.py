@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, and what becomes of errors."""
+"""The command line: its commands, error messages and exit codes."""
 
 import signal
 import sys
@@ -28,16 +28,16 @@ from lipcert.errors import BrokenCertificateError, LipcertError
 
 FINE, CHECK_FAILED, BAD_INPUT, FAULT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
-# What a parser raises about its arguments; the class has moved between versions of typer, its child has not.
+# The parser's error class has moved between versions of typer; its subclass BadParameter has not.
 UsageError = typer.BadParameter.__bases__[0]
 
 
-class Stopped(Exception):  # noqa: N818 (no error: the user's wish)
+class Stopped(Exception):  # noqa: N818 (not an error)
     """Ctrl-C; the message says how to go on, if there is a way."""
 
 
 class Commands(TyperGroup):
-    """Lets an interruption through with its message, which typer would drop."""
+    """Keeps the message of a KeyboardInterrupt, which typer would drop."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -127,20 +127,20 @@ def main() -> int:
 
 
 def _stop(message: str) -> int:
-    """Say how to go on; whoever presses Ctrl-C again is served already."""
+    """Print how to continue; further Ctrl-C are ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return complain(message, INTERRUPTED)
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the arguments, and which help to read."""
+    """What is wrong with the arguments, and which help page to read."""
     message = str(error.format_message()).rstrip(".")
     path = "lipcert" if error.ctx is None else error.ctx.command_path
     return message if message.endswith("?") else f"{message}; see {path} --help"
 
 
 def _judge(error: Exception) -> tuple[str, int]:
-    """One sentence on an error, and the exit code."""
+    """Message and exit code of an error."""
     if isinstance(error, BrokenCertificateError):
         return str(error), CHECK_FAILED
     if isinstance(error, LipcertError):

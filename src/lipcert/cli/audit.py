@@ -110,12 +110,12 @@ def audit(
 
 
 def _knows_more(folder: Path, network_hash: str, images: int, attacks: Sequence[str]) -> bool:
-    """Whether there is an audit of these weights that this one, of fewer images or attacks, would hide."""
+    """Whether the folder has an audit of this network with more images or other attacks."""
     from lipcert.runs.audit import read_audit
 
     try:
         known = read_audit(folder)
-    except CheckpointError:  # damaged: nothing that could be hidden
+    except CheckpointError:  # damaged: may be replaced
         return False
     if known is None or not known.is_of(network_hash):
         return False

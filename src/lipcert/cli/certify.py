@@ -1,4 +1,4 @@
-"""lipcert certify: how far each image may change, for a test set or for pictures of one's own."""
+"""lipcert certify: certified radii of a test set, or of pictures without labels."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,7 +143,7 @@ def certify_with_progress(
 
 
 def write_everything(folder: Path, run: Run, images: "Dataset", certificates: "Certificates") -> Run:
-    """Records and report.html; returns what was written, read back."""
+    """Write records and report.html; returns the run of the folder."""
     from lipcert.certify.records import Images, write_records
     from lipcert.cli.report import write_page
 
@@ -156,7 +156,7 @@ def write_everything(folder: Path, run: Run, images: "Dataset", certificates: "C
 
 
 def tell(run: Run, folder: Path, *, as_json: bool) -> None:
-    """The result, for people or for scripts."""
+    """Print the result, as tables or as JSON."""
     if as_json:
         print_json(as_dict(run, folder))
     else:
@@ -164,7 +164,7 @@ def tell(run: Run, folder: Path, *, as_json: bool) -> None:
 
 
 def show(run: Run, folder: Path) -> None:
-    """The result for people."""
+    """Print the result as a table."""
     from lipcert.certify.curve import RADII, shown, shown_bound
     from lipcert.report.words import PROOF, resized
 
@@ -195,7 +195,7 @@ def show(run: Run, folder: Path) -> None:
 
 
 def as_dict(run: Run, folder: Path) -> dict[str, Any]:
-    """The result for scripts."""
+    """The result for JSON."""
     from lipcert.certify.curve import RADII
 
     outcomes = run.records.outcomes

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB where a file name is not all; fast, without torch."""
+"""Shell completion of datasets and networks; does not import torch."""
 
 from pathlib import Path
 

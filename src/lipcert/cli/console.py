@@ -1,4 +1,4 @@
-"""Printing: one place that knows about terminals, pipes and JSON."""
+"""Output of commands: messages, tables, JSON and progress bars."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from lipcert.errors import ArgumentError
 
 
 def complain(message: str, code: int) -> int:
-    """Print one sentence on standard error; returns the exit code it was given."""
+    """Print an error message on standard error; returns `code`."""
     console = Console(stderr=True)
     # Names of files need not be text that can be printed.
     message = message.encode("utf-8", "backslashreplace").decode()
@@ -27,12 +27,12 @@ def complain(message: str, code: int) -> int:
 
 
 def print_json(content: Any) -> None:
-    """Print for a script: JSON alone, on standard output."""
+    """Print JSON on standard output."""
     typer.echo(json.dumps(content, indent=2))
 
 
 def say(message: str) -> None:
-    """Print a sentence for people; whatever names it contains are not taken for markup."""
+    """Print a message; brackets in it are not read as markup."""
     Console().print(message, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -48,7 +48,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], *, number
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of the results before the work begins, so that the work is not in vain.
+    """Make the output folder and check that it can be written to, before the work begins.
 
     Raises:
         ArgumentError: it cannot be made, or not be written to.
@@ -62,19 +62,19 @@ def make_folder(folder: Path) -> None:
 
 
 def silence_pillow() -> None:
-    """Print no warnings about damaged camera data; a setting of the process, so only commands make it."""
+    """Ignore Pillow's warnings about damaged EXIF data, in the whole process."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def help_without_command(context: typer.Context) -> None:
-    """Callback of a group of commands: alone, it prints what there is."""
+    """Callback of a group of commands: without a subcommand it prints the help."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, one line elsewhere, nothing if `quiet`; the caller tells it done and total."""
+    """A progress bar on a terminal, one line elsewhere, nothing if `quiet`; yields update(done, total)."""
     if quiet:
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""lipcert demo: the whole story on the embedded digits in half a minute."""
+"""lipcert demo: train, certify, attack and report on the embedded digits in half a minute."""
 
 import time
 from pathlib import Path
@@ -103,7 +103,7 @@ def demo_config(threads: int | None) -> "TrainConfig":
 
 
 def _is_there(config: Path, options: "TrainConfig") -> bool:
-    """Whether this very demonstration was begun; another run is in nobody's way."""
+    """Whether the folder holds this demonstration; raises an ArgumentError if it holds another run."""
     from lipcert.runs.config import TrainConfig
 
     if not config.is_file():

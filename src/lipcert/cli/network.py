@@ -1,4 +1,4 @@
-"""Where what a command finds about a network is written, and the device that it runs on."""
+"""Output folders of commands, and the device that they run on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def home_folder(run: Run, data: str) -> Path:
-    """Where what is found about a network on these images belongs; a file does not say which are its own."""
+    """Folder for the results of a network; with `data` in its name if the network's own data is unknown."""
     if run.folder is not None:
         return run.folder
     return Path("runs") / run.name / ("" if run.data is not None else Path(data).resolve().name)
 
 
 def default_folder(run: Run, made_by: str, *, data: str, count: int | None, weights: str) -> Path:
-    """Where records of a command go: into the run's folder, or a folder of their own if they differ from it.
+    """Folder for the records of a command: the run's own folder, or a subfolder.
 
-    A run stands for the whole test set of its data and its best weights, proved.
+    The run's folder is for the whole test set of its own data and its best weights; all else has a subfolder.
 
     Raises:
-        ArgumentError: the folder of a file, or of a network that ships, would be that of somebody's run, or
-            holds what was found about another network.
+        ArgumentError: the folder for a file, or for a network that ships, is inside the folder of a run, or
+            holds results of another network.
     """
     base = home_folder(run, data)
     if run.folder is None and any((place / CONFIG).exists() for place in (base, base.parent)):
@@ -40,21 +40,21 @@ def default_folder(run: Run, made_by: str, *, data: str, count: int | None, weig
 
 
 def _refuse_others(folder: Path, network_hash: str) -> None:
-    """Two files may have one name: what was found about the first is not replaced in silence."""
+    """Raise if the folder holds results of another network: two files may have the same name."""
     from lipcert.runs.audit import read_audit
 
     known = Run.at(folder)
     try:
         certified = known.records.header.network_sha256 if (folder / CERTIFICATES).is_file() else network_hash
         found = read_audit(folder) if (folder / AUDIT).is_file() else None
-    except CheckpointError:  # damaged: nothing that could be lost
+    except CheckpointError:  # damaged: may be replaced
         return
     if certified != network_hash or not (found is None or found.is_of(network_hash)):
         raise ArgumentError(f"out: {folder} is about another network; name another folder with --out")
 
 
 def pick_device(name: str) -> "torch.device":
-    """The device that is asked for; "auto" is a GPU if there is one.
+    """The device of this name; "auto" is a GPU if there is one.
 
     Raises:
         ArgumentError: there is no such device here.

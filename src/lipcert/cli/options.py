@@ -1,4 +1,4 @@
-"""Options that several commands share, and the options of a run as those of a command."""
+"""Options that several commands share, and command options made from `TrainConfig`."""
 
 from collections.abc import Callable, Container, Iterable
 from inspect import Parameter, signature
@@ -33,12 +33,12 @@ Weights = Annotated[str, typer.Option("--weights", help="Of a run: last, or best
 
 
 def takes_options(names: Iterable[str], base: TrainConfig, decided: Container[str] = ()) -> Callable[[C], C]:
-    """Give a command the options `names` of a run in the place of its `**` argument; None unless given.
+    """Decorator: replaces a command's `**` argument by the options `names`, None unless given.
 
     Args:
         names: of options.
-        base: has the values that stand for options that are not given.
-        decided: options whose values a recipe decides.
+        base: its values are shown as defaults.
+        decided: options whose default is shown as "by the recipe".
     """
 
     def parameter(name: str) -> Parameter:

@@ -1,4 +1,4 @@
-"""Certificates for pictures of one's own: find them, certify them batch by batch, and say what was found."""
+"""Certificates for pictures without labels: finds, certifies and records them batch by batch."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 BATCH, READERS = 64, 4
 SHOWN = 20
-"""At most so many pictures are shown one by one; of more, records are written even if nobody asks."""
+"""Most pictures that are shown one by one; for more, records are written by default."""
 
 Row = dict[str, Any]
 
@@ -37,19 +37,19 @@ def certify_pictures(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Certify every picture, broken ones apart; rows are written as they come.
+    """Certify every readable picture; rows are written batch by batch.
 
     Args:
         run: of the network.
-        network: that certifies.
+        network: to certify with.
         named: files, folders and patterns.
-        resize: else pictures of another size count as broken.
+        resize: if False, pictures of another size count as unreadable.
         as_json: print one line of JSON per picture in place of a table.
         out: folder for certificates.jsonl; by default one is chosen if there are more pictures than a table
             shows.
 
     Raises:
-        DataError: nothing is there; or, in the end, some pictures could not be read.
+        DataError: there are no pictures; or, at the end, some could not be read.
         ArgumentError: the network does not take square grey or colour images.
     """
     from lipcert.pictures import check_shape
@@ -112,7 +112,7 @@ def _is_picture(file: Path, folder: Path) -> bool:
 def certified(
     network: "ProvedNetwork", files: Sequence[Path], *, resize: bool
 ) -> Iterator[list[tuple[Row, Row]]]:
-    """For every batch of files, the lines of certificates.jsonl and what people and programs are told."""
+    """For every batch of files, pairs of a line of certificates.jsonl and a row to show or print."""
     import torch
 
     from lipcert.certify.records import Images, rows_of
@@ -178,7 +178,7 @@ def _new_folder(folder: Path) -> Path:
 def _records(
     out: Path | None, run: Run, network: "ProvedNetwork", files: Sequence[Path]
 ) -> Iterator[Callable[[list[Row]], None]]:
-    """Writes rows to certificates.jsonl as they come; an interruption says how many are there."""
+    """Yields a function that appends rows to certificates.jsonl; does nothing if `out` is None."""
     if out is None:
         yield lambda rows: None
         return

@@ -66,7 +66,7 @@ def report(
 
 
 def _not_a_folder(named: Path) -> str:
-    """What is wrong with a name that is no folder, and what to name instead."""
+    """Error message for an argument that is not a folder, with a remedy."""
     if str(named) in zoo.proved_networks():
         remedy = f"`lipcert certify {named} --out FOLDER` writes one"
     elif not named.exists():

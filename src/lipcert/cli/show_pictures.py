@@ -1,4 +1,4 @@
-"""What certify says of pictures of one's own: a table, and what could not be read."""
+"""Output of certify for pictures without labels: a table, and the unreadable files."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from lipcert.certify.network import ProvedNetwork
 
 PROBLEMS = 10
-"""At most so many are printed; all of them are in the records."""
+"""Most problems that are printed; all of them are in the records."""
 
 Row = dict[str, Any]
 
 
 def report_problems(problems: Sequence[str], count: int) -> None:
-    """Raise if there are any: the exit code says that not all pictures were read."""
+    """Raise a DataError if there are any, so that the exit code is not 0."""
     if not problems:
         return
     if len(problems) == 1:

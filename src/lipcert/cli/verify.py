@@ -117,7 +117,7 @@ def verify(
 
 
 def _find(named: Path) -> Path:
-    """The file of records that is meant.
+    """The file of records for an argument of the command.
 
     Raises:
         CheckpointError: there is none.
@@ -128,7 +128,7 @@ def _find(named: Path) -> Path:
         return named
     if not named.exists() and (shipped := zoo.certificates().get(str(named))):
         return shipped
-    find_run(named)  # or what is near to a name that does not exist
+    find_run(named)  # raises, with a suggestion, if there is no such network
     if named.is_file() and (named.parent / CERTIFICATES).is_file():
         remedy = f"run `lipcert verify {named.parent}`"
     else:
@@ -137,10 +137,10 @@ def _find(named: Path) -> Path:
 
 
 def _fetch(name: str, *, download: bool, quiet: bool) -> None:
-    """Fetch a public dataset if that is asked for, unless it is here.
+    """Download a public dataset if `download` is set and it is not here.
 
     Raises:
-        DataError: it is not here, and not asked for.
+        DataError: it is not here, and `download` is not set.
     """
     from lipcert.data import fetch
     from lipcert.data.archives import ARCHIVES, data_root
@@ -155,7 +155,7 @@ def _fetch(name: str, *, download: bool, quiet: bool) -> None:
 
 
 def _pictures(written: "Records", shape: tuple[int, ...]) -> "Callable[[int], Tensor]":
-    """Hold every row against its picture, beside the records or where it was named from.
+    """Check every row against its picture, which is beside the records or at its original path.
 
     Returns:
         a reader of the picture at a position, so that those of the sample alone are in memory.
@@ -163,7 +163,7 @@ def _pictures(written: "Records", shape: tuple[int, ...]) -> "Callable[[int], Te
     Raises:
         ArgumentError: the network does not take pictures.
         DataError: a picture is missing or has changed.
-        BrokenCertificateError: a row says something else of its picture than what is so.
+        BrokenCertificateError: a row states a wrong size, or a radius that does not follow.
     """
     from lipcert.certify.independent.resized import stretch
     from lipcert.pictures import Picture, check_shape, read_picture

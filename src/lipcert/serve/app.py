@@ -1,4 +1,4 @@
-"""The service's paths: what may be asked, and what is answered."""
+"""The HTTP paths of the service."""
 
 import asyncio
 import io
@@ -60,8 +60,8 @@ def create_app(
     """The service as an ASGI application; a server that is about to stop calls its `state.bodies.stop`.
 
     Args:
-        network: certifies.
-        name: of the network, for people.
+        network: to certify with.
+        name: of the network, to display.
         batch: pictures that are certified together, and pictures in one request to /certify/batch.
         waiting: pictures that may wait, not below `batch`; more are refused with 503.
         megabytes: size of a request.
@@ -71,7 +71,7 @@ def create_app(
         ArgumentError: the network does not take square grey or colour images.
     """
     check_shape(network.input_shape)
-    network.hash  # noqa: B018 (takes a moment, once; no request should wait for it)
+    network.hash  # noqa: B018 (computed here, so that no request waits for it)
     metrics, waiting = Metrics(), max(waiting, batch)
     batcher = Batcher(network, largest=batch, waiting=waiting, batched=metrics.batches.add)
     readers = ThreadPoolExecutor(READERS, "lipcert-read")
@@ -202,7 +202,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)  # nobody reads it; the counter does
+        return Response(status_code=499)  # only for the counter
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:

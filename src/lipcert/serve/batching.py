@@ -20,14 +20,14 @@ class BusyError(Exception):
 class Batcher:
     """A bounded queue in front of a network.
 
-    Nobody waits for company: when the network is free it takes all pictures that are waiting, up to
-    `largest`. So a lone request is answered at once, and batches grow with the load.
+    A batch is never delayed to fill up: when the network is free it takes all waiting pictures, up to
+    `largest`. So a single request is answered at once, and batches grow with the load.
 
     Args:
-        network: certifies.
+        network: to certify with.
         largest: pictures in one batch.
         waiting: pictures that may wait; beyond that `certify` raises.
-        batched: told the size of every batch.
+        batched: called with the size of every batch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Batcher:
             batch = [await self._queue.get()]
             while len(batch) < self.largest and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            # Whoever hung up is not waited for.
+            # Skip requests whose client has disconnected.
             batch = [(picture, future) for picture, future in batch if not future.done()]
             if not batch:
                 continue
@@ -69,7 +69,7 @@ class Batcher:
             pictures = [picture for picture, _ in batch]
             try:
                 found = await loop.run_in_executor(self._thread, self._certify, pictures)
-            except Exception as error:  # of the network: each of these requests has to hear of it
+            except Exception as error:  # of the network: every request of the batch gets it
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What stands in front of every request: limits on its size and time, and a clock."""
+"""Middleware in front of the service: limits on the size and time of requests, and counters."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from lipcert.serve.bodies import Bodies
 from lipcert.serve.metrics import Metrics
 
 PATHS = ("/certify", "/certify/batch", "/health", "/metrics")
-"""Counted by name; all others together, so that strangers cannot make the list long."""
+"""Paths that are counted by name; all others together, so that the list stays short."""
 CERTIFYING = PATHS[:2]
 TOGETHER, DRAINED = 16, 8
 """In units of the largest request: what all requests may hold at once, and what is read of one too large."""
@@ -21,9 +21,9 @@ STOPPING = "the service is stopping; try again later"
 
 
 class Gate:
-    """Refuses bodies above `largest` bytes, announced or not, and bodies that come too late; counts requests.
+    """Refuses bodies above `largest` bytes and bodies that arrive too late; counts requests.
 
-    All requests together may hold `TOGETHER` times as much.
+    All requests together may hold `TOGETHER` times `largest` bytes.
 
     Args:
         app: answers the rest.
@@ -52,7 +52,7 @@ class Gate:
 
         async def timed() -> Message:
             nonlocal arriving
-            if not arriving:  # behind the body there is only the news that the client has gone
+            if not arriving:  # after the body only a disconnect follows
                 return await receive()
             message = await self.bodies.next(receive, deadline)
             arriving = message.get("more_body", False)
@@ -80,7 +80,7 @@ class Gate:
                 await JSONResponse({"error": self._too_large()}, 413, CLOSE)(scope, receive, count)
             else:
                 await self.app(scope, limited, count)
-        except asyncio.CancelledError:  # the server's patience is at an end
+        except asyncio.CancelledError:  # the graceful shutdown has timed out
             if not status:
                 await JSONResponse({"error": STOPPING}, 503, CLOSE)(scope, receive, count)
         finally:
@@ -91,7 +91,7 @@ class Gate:
                 self.metrics.seconds.add(time.perf_counter() - started)
 
     async def _drain(self, message: Message, receive: Receive) -> None:
-        """Read on and keep nothing: many clients look for an answer only once they have sent all."""
+        """Read and discard the rest: many clients read the answer only after they have sent everything."""
         left = DRAINED * self.largest
         with suppress(TimeoutError):
             while left > 0 and message.get("more_body", False):

@@ -1,4 +1,4 @@
-"""What the service has done, as Prometheus reads it. Only the event loop's thread counts."""
+"""Counters of the service in Prometheus's text format, updated by the event loop's thread only."""
 
 import os
 import time
@@ -73,7 +73,7 @@ def head(name: str, about: str, kind: str) -> Iterator[str]:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process, where the system tells it."""
+    """Resident memory of this process, None if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):

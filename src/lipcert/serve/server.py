@@ -1,4 +1,4 @@
-"""Running the service until it is told to stop; requests that have begun are answered first."""
+"""Runs the service until a signal stops it; requests that have begun are answered first."""
 
 import signal
 import socket
@@ -13,7 +13,7 @@ PATIENCE = 30
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which tells when it is ready and when it begins to stop.
+    """uvicorn with callbacks for the start and the begin of the shutdown.
 
     Args:
         config: of uvicorn.
@@ -47,7 +47,7 @@ def run(app: FastAPI, bound: socket.socket, ready: Callable[[], None]) -> None:
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=PATIENCE
     )
-    # uvicorn raises the signal again when it has stopped; by then it has done its work.
+    # uvicorn raises the signal again after it has stopped; it must not end the process.
     before = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         Server(config, ready, app.state.bodies.stop).run(sockets=[bound])
