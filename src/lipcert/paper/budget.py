@@ -1,4 +1,4 @@
-"""What a reproduction may spend, and how far that is from what the paper spent."""
+"""The training budget of a reproduction, and how it differs from the paper's."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ PAPER = TrainConfig(width=32, series="exponential", epochs=200, lr=0.1, schedule
 OPTIONS = (
     "epochs", "minutes", "width", "schedule", "lr", "nesterov", "series", "crop", "precision", "threads",
 )  # fmt: skip
-"""Those that a reproduction may replace in all of its rows."""
+"""Options that a reproduction may change, for all of its rows."""
 
 
 @dataclass(frozen=True, init=False)
@@ -65,7 +65,7 @@ FREE = frozenset(
     {"data", "architecture", "depth", "conv", "activation", "head", "gamma", "seed"}
     | {"devices", "nodes", "threads", "checkpoint_every", "tensorboard"}
 )
-"""Options that name a network, or change nothing in what is learned but its last digits."""
+"""Options that name a network, or that affect at most the last digits of a result."""
 LENGTH = ("epochs", "minutes", "width", "schedule")
 SELECTION = ("held_out", "eval_every")
 WORDS = {
@@ -76,16 +76,16 @@ WORDS = {
     "ema": "averaged by {:g}", "precision": "{}", "held_out": "{} held out",
     "eval_every": "evaluated every {} epochs",
 }  # fmt: skip
-"""How a label says the value of an option; others are said by name."""
+"""Text of a label for the value of an option; other options are shown by name."""
 
 
 def is_paper_budget(config: TrainConfig) -> bool:
-    """Whether a run spends what the paper spent: everything but network, seed and machine is the paper's."""
+    """Whether a run has the paper's options, except for network, seed and machine."""
     return _apart(config).keys() <= set(SELECTION)
 
 
 def budget_label(config: TrainConfig, *, series: bool = True) -> str:
-    """One line that says what a run spent; what is not the paper's is named.
+    """The budget of a run in one line, with all options that are not the paper's.
 
     Args:
         config: of the run.
@@ -111,10 +111,10 @@ def budget_label(config: TrainConfig, *, series: bool = True) -> str:
 
 
 def _apart(config: TrainConfig) -> dict[str, Any]:
-    """What a run's options have apart from the paper's and act on this run."""
+    """Options in which a run differs from the paper, without those that have no effect on it."""
     values = {name: value for name, value in vars(config).items() if name not in FREE}
     apart = {name: value for name, value in values.items() if value != getattr(PAPER, name)}
-    # Options that others put out of action.
+    # Options that have no effect because of another option.
     unused = {"optimizer", "muon_step"} if config.optimizer == "sgd" else {"optimizer"}
     unused |= {"beta"} if config.loss != "annealing" else set()
     unused |= {"epsilon"} if config.loss != "emma" else set()

@@ -1,4 +1,4 @@
-"""Reported beside measured: a table of the paper and the runs of its networks, as one sheet."""
+"""Compares a table of the paper with the runs of its networks, as one sheet."""
 
 import statistics
 from collections import defaultdict

@@ -62,7 +62,7 @@ def start_of(run: Run) -> str:
 
 
 def budget_of(run: Run) -> str:
-    """What a run spent, in words; of the network that it started from, the epochs."""
+    """The budget of a run in words, with the epochs of the network it started from."""
     label, before = budget_label(run.config), run.epochs_before
     if not before:
         return label

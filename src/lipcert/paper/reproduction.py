@@ -1,4 +1,4 @@
-"""One reproduction: chosen rows of chosen tables under one budget, run and set beside what was reported."""
+"""One reproduction: chosen rows of chosen tables under one budget, compared with the paper."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from lipcert.training.jobs import Job
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was asked for.
+    """Rows to reproduce, and how.
 
     Args:
         selection: tables with the rows to run, in order.
@@ -64,7 +64,7 @@ class Reproduction:
             yield compare(table, rows, runs, trained_as=self.trained_as, revise=revise)
 
     def plan_sheet(self) -> Sheet:
-        """What would run, and how far it is."""
+        """The jobs and their states."""
         jobs = self.jobs
         lines = tuple((job.out.name, job.state.value, budget_label(job.config)) for job in jobs)
         left = sum(job.state is not State.DONE for job in jobs)

@@ -1,4 +1,4 @@
-"""Which pictures a page has: those that the evidence allows."""
+"""Which plots a page has, depending on the files of the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

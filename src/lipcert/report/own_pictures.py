@@ -1,4 +1,4 @@
-"""Pictures of one's own: what is predicted, and how far each may change. There are no labels to compare."""
+"""Predictions and radii of pictures without labels."""
 
 from dataclasses import dataclass
 from statistics import median_low
@@ -6,7 +6,7 @@ from statistics import median_low
 from lipcert.certify.records import Records
 
 LISTED = 500
-"""Pictures that stand on a page one by one."""
+"""Most pictures that a page lists one by one."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""report.html: evidence to one self-contained page, for one run or for several side by side."""
+"""report.html: one self-contained page about one run, or several side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a run is measured against.
+    """Published numbers to compare a run with.
 
     Attributes:
         reported: numbers of a publication for the same network, if there are any.

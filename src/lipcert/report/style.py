@@ -1,4 +1,4 @@
-"""How pictures look: colours for every eye and for grey paper, and figures as SVG for a page or as PNG."""
+"""Style of the plots, safe for colour-blind readers and grey prints, and their SVG and PNG output."""
 
 import io
 import re
@@ -18,13 +18,13 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9",
 )  # fmt: skip
 INK, FAINT, PAPER = "#1b1f24", "#d0d4d9", "#fefefe"
-"""Text and axes, grid, ground. On a page they follow its theme, so nothing else may have these colours."""
+"""Text and axes, grid, background. On a page they follow its theme, so nothing else may use them."""
 
 _THEME = {INK: "var(--ink)", FAINT: "var(--rule)", PAPER: "var(--ground)"}
 
 
 class Stroke(NamedTuple):
-    """One series among several: never told apart by colour alone."""
+    """Style of one series: colour, line and marker, so that colour is never the only difference."""
 
     colour: str
     line: str | tuple[int, tuple[float, ...]]
@@ -103,7 +103,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     Args:
         figure: drawn under `drawing`.
         name: unique on the page; all identifiers inside begin with it.
-        description: what the picture shows, in words, for those who do not see it.
+        description: alternative text.
     """
     text = io.StringIO()
     with drawing(), mpl.rc_context({"svg.hashsalt": name}):

@@ -1,4 +1,4 @@
-"""What a report says about a run in words, from its files; no network is run."""
+"""Sentences of a report, from the files of a run; no network is run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from lipcert.report.own_pictures import summarise
 from lipcert.runs.run import Run
 
 PROOF = "proved, rounding included"
-"""What radii rest on."""
+"""What radii are based on."""
 
 
 def sentence(run: Run) -> str:
@@ -63,7 +63,7 @@ def resized(run: Run) -> str:
 
 
 def command(run: Run) -> str:
-    """What to type to make it again: the training, then the certificates."""
+    """The commands that reproduce it: the training, then the certificates."""
     # A single command may have done both.
     commands = dict.fromkeys([str(run.environment.get("command", "")), run.records.header.command])
     return "\n".join(command for command in commands if command)

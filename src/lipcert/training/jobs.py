@@ -42,7 +42,7 @@ class Job:
         return run.state
 
     def run(self, train: Train, progress: Progress | None = None) -> None:
-        """Train, or go on with what a killed process left, under the options it began with."""
+        """Train, or resume a killed run under the options it began with."""
         begun = self.state is State.BEGUN
         train(Run.at(self.out).config if begun else self.config, self.out, resume=begun, progress=progress)
 
