@@ -1,4 +1,4 @@
-"""Whether a module is the same when a forward calls it and when its weights are read."""
+"""Detects forwards that change their layers while they run."""
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ class AtRest:
         self._before = {id(part): self._settings(part) for part in model.modules()}
 
     def check(self, module: nn.Module) -> None:
-        """Refuse a module that is not as it was.
+        """Raise if a module has changed.
 
         Raises:
             NotProvedError: the forward has changed its weights, settings, mode or parts.

@@ -32,7 +32,7 @@ IN_PLACE: dict[Any, Any] = {
 """Functions that change their first argument, and those that compute the same."""
 Freeze = Callable[[nn.Module, Shape, str], Operator]
 Mark = Callable[[Operator, str, str], Operator]
-"""mark(operator, path, layer): the same operator, of which it is known where it comes from."""
+"""mark(operator, path, layer): the same operator, with its origin recorded."""
 MOST_OPERATORS = 10_000
 
 
@@ -110,7 +110,7 @@ class GraphReader:
         self.above[node] = above
 
     def _common(self, first: fx.Node | None, second: fx.Node | None) -> fx.Node | None:
-        """The nearest node that both have to come through."""
+        """The nearest node that every path to both passes through."""
         seen = set()
         while first is not None:
             seen.add(first)
@@ -192,7 +192,7 @@ class GraphReader:
         return self._single(node, sources[0], self._with_number(name, arguments, shape))
 
     def _is_known(self, node: fx.Node, name: str, arguments: list[Any], options: dict[str, Any]) -> bool:
-        """Whether a node is a shape, or a part of one; then what it is is remembered."""
+        """Whether a node is a shape or a part of one; if so, its value is stored in `known`."""
         first: Any = arguments[0] if arguments else None
         if (name == "getattr" and arguments[1:] == ["shape"]) or name == "size":
             self.known[node] = sides = (BATCH, *self._shape(first))
@@ -228,7 +228,7 @@ class GraphReader:
         return Step((source,), operator, None, operator.output_shape(shape))
 
     def _check_change(self, node: fx.Node, changed: Any, what: str, remedy: str) -> None:
-        """Refuse a change of a value that is read under another name as well."""
+        """Raise for an in-place change of a value that is also read under another name."""
         if not isinstance(changed, fx.Node) or changed not in self.steps:
             raise self._refused(f"{what} of a tensor of its own", "compute a new one")
         others = [user for user in changed.users if user is not node and user not in self.known]

@@ -55,7 +55,7 @@ class LipConvnetConfig(NetworkConfig):
 
     @property
     def least_numbers(self) -> int:
-        """At most as many numbers as a network of this description has, without building one."""
+        """Lower bound on the numbers in such a network, without building it."""
         widest, first = self.width << self.stages, 4 * self.in_channels if self.conv in ("soc", "bcop") else 0
         return max(widest**2 // 8, first**2 // 8, self.in_channels, self.features * self.num_classes // 8)
 

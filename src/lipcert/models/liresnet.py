@@ -64,7 +64,7 @@ class LiResNetConfig(NetworkConfig):
 
     @property
     def least_numbers(self) -> int:
-        """At most as many numbers as a network of this description has, without building one."""
+        """Lower bound on the numbers in such a network, without building it."""
         stem = (self.width * self.in_channels << 2 * self.stem) // 8
         body, dense = self.depth * self.width**2 // 8, self.dense * self.channels**2
         return max(stem, body, dense, self.features * self.num_classes // 8)

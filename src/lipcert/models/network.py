@@ -1,4 +1,4 @@
-"""What the networks of lipcert's builders have in common: their parts, and a description of them as data."""
+"""Base classes of the networks that builders make, and of their configs."""
 
 import math
 from abc import ABC, abstractmethod
@@ -91,7 +91,7 @@ class NetworkConfig(ABC):
     @property
     @abstractmethod
     def least_numbers(self) -> int:
-        """At most as many numbers as a network of this description has, without building one."""
+        """Lower bound on the numbers in such a network, without building it."""
 
     @abstractmethod
     def build(self) -> "Network":

@@ -1,4 +1,4 @@
-"""From a model to operators: modules are read by their type, forwards of one's own are traced."""
+"""From a model to operators: known modules by their type, other forwards by tracing."""
 
 import copy
 import math
@@ -40,7 +40,7 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
     known: dict[tuple[int, Shape, str], tuple[nn.Module, Operator]] = {}
 
     def read(module: nn.Module, shape: Shape, path: str) -> Operator:
-        """What a module is, proved once if a forward calls it twice."""
+        """The operator of a module, cached for a forward that calls it twice."""
         key = (id(module), shape, path)
         if key not in known:
             known[key] = (module, fresh(module, shape, path))  # kept, so that no other module gets its id
@@ -190,7 +190,7 @@ def input_shape_of(model: nn.Module, input_shape: Shape | None = None) -> Shape:
 
 
 def _refuse_computed_weights(module: nn.Module) -> None:
-    """Refuse weights that a hook of torch computes at the next call, such as those of prune: they may be old.
+    """Raise for weights that a hook recomputes at the next call, such as those of prune: they may be stale.
 
     Raises:
         NotProvedError: a part of the module has such a hook.

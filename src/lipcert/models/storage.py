@@ -34,7 +34,7 @@ CONFIGS: dict[str, type[NetworkConfig]] = {
 
 
 def is_described(model: nn.Module) -> TypeGuard[Network]:
-    """Whether a builder of lipcert made the model, so that its weights and a description are all of it."""
+    """Whether a builder of lipcert made the model, so that weights and config describe it completely."""
     return type(model) in (LipConvnet, LiResNet)
 
 
@@ -147,7 +147,7 @@ def _structure(model: Network) -> list[str]:
 
 
 def _refuse_larger_than(numbers: int, tensors: int, config: NetworkConfig) -> None:
-    """Raise before a network is built that its file cannot fill: building it could take all memory."""
+    """Raise for a config too large for its file, before the network is built and takes all memory."""
     if config.depth > 5 * max(tensors, 1) or config.least_numbers > numbers:
         raise ValueError(
             f"its {numbers} numbers are too few for depth {config.depth}, width {config.width}, images of "

@@ -1,4 +1,4 @@
-"""The way in for modules with a forward of their own: torch.fx traces it, and the graph becomes a tree."""
+"""Traces the forward of a user-defined module with torch.fx, and turns the graph into a tree."""
 
 import inspect
 import operator as python
@@ -96,7 +96,7 @@ def trace(
         path: where it stands in the network.
         is_leaf: whether a module inside is read as a whole.
         freeze: reads such a module.
-        mark: told where an operator that stands for a function comes from.
+        mark: records the origin of an operator that stands for a function.
 
     Raises:
         NotProvedError: by path and name, whatever has no operator here: unknown modules and functions,
@@ -118,7 +118,7 @@ def trace(
     except RecursionError:
         raise
     except Exception as error:
-        # Whatever a forward does with a symbol in place of numbers: loops, conditions, numpy, ...
+        # A forward may raise anything on a symbol in place of numbers: loops, conditions, numpy, ...
         reason = str(error).partition("\n")[0]
         raise NotProvedError(
             f"{path or 'model'}: {name} has no proved bound, and its forward cannot be traced ({reason}); "

@@ -1,4 +1,4 @@
-"""The contract of a layer as checks that run on anybody's layer: `lipcert.contract`."""
+"""Checks of the contract of a layer, for user-defined layers too: `lipcert.contract`."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every trainable layer promises, and the registries by which models, tests and the tool find layers."""
+"""Base class of all trainable layers, and the registries of convolutions, activations and heads."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -84,6 +84,6 @@ def register_head(name: str, build: "Callable[[int, int], Head]") -> None:
 
 
 def _refuse_taken(name: str, known: Any, new: Any) -> None:
-    """A saved network names its layers: lipcert's names mean lipcert's. Others may be defined again."""
+    """Raise for a name of lipcert's own layers: saved networks refer to them. Others may be redefined."""
     if known is not None and known.__module__.startswith("lipcert.") and new.__module__ != known.__module__:
         raise ArgumentError(f"name: {name!r} is one of lipcert's own; choose another")

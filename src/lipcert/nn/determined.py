@@ -1,4 +1,4 @@
-"""Weights that leave open which orthogonal matrix they mean are refused: machines would differ on it."""
+"""Refuses weights that do not determine their orthogonal factor: machines would compute different ones."""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ LARGEST_ERROR = 1e-6
 
 
 def refuse_undetermined(layer: nn.Module, *weights: Tensor) -> None:
-    """Raise for weights near a singular matrix, which has no nearest orthogonal one that all would find."""
+    """Raise for nearly singular weights, whose nearest orthogonal matrix is not unique."""
     for number in map(condition, weights):
         if not number <= LARGEST_CONDITION:
             raise NotProvedError(

@@ -1,4 +1,4 @@
-"""Last layers. Each head owns its margin rule: how far features may move before another class overtakes."""
+"""Last layers, each with its margin rule: how far features may move before the class can change."""
 
 import math
 from abc import abstractmethod
@@ -79,7 +79,7 @@ class Head(LipschitzModule):
 class ConstantHead(Head):
     """Linear head with fixed rows, whatever they are: Proposition 1 takes their true distances.
 
-    The way in for any linear last layer that is not trained.
+    For any linear last layer that is not trained.
 
     Args:
         weight: (num_classes, in_features); copied.

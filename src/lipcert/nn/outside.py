@@ -1,4 +1,4 @@
-"""Layers of other packages: those that are installed, and modules that a user names."""
+"""Layers of other installed packages, and of modules that a user names."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Small examples of every layer, for a contract run on the machine of a user."""
+"""Small examples of every layer, and their contracts on a device."""
 
 from collections.abc import Iterator
 

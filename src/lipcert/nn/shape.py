@@ -1,4 +1,4 @@
-"""Layers that move entries and change none."""
+"""Layers that rearrange entries without changing them."""
 
 import math
 
