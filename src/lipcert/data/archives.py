@@ -15,7 +15,7 @@ class Archive:
 
     Args:
         name: the name users type.
-        url, size, md5, sha256: the archive and how to know that it is the right one.
+        url, size, sha256: of the archive.
         folder: the one folder in the archive.
         meta, class_key: the file that names the classes, and its key.
         train, test: file -> number of images in it.
@@ -25,7 +25,6 @@ class Archive:
     name: str
     url: str
     size: int
-    md5: str
     sha256: str
     folder: str
     meta: str
@@ -58,7 +57,6 @@ ARCHIVES = {
         name="cifar10",
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         size=170_498_071,
-        md5="c58f30108f718f92721af3b95e74349a",
         sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         folder="cifar-10-batches-py",
         meta="batches.meta",
@@ -71,7 +69,6 @@ ARCHIVES = {
         name="cifar100",
         url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         size=169_001_437,
-        md5="eb9058c3a382ffc7106e4002c42a8d85",
         sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         folder="cifar-100-python",
         meta="meta",

@@ -178,10 +178,7 @@ def _continues_at(response: http.client.HTTPResponse, offset: int) -> bool:
 
 def _is_genuine(archive: Archive, part: Path) -> bool:
     with part.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        file.seek(0)
-        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    return (sha256, md5) == (archive.sha256, archive.md5)
+        return hashlib.file_digest(file, "sha256").hexdigest() == archive.sha256
 
 
 def _size(part: Path) -> int:
