@@ -33,7 +33,7 @@ def curve_figure(runs: Mapping[str, Outcomes], reported: Reported | None = None)
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots()
         view = max([FULL_VIEW, *(_reach(outcomes) for outcomes in runs.values())])
-        _mark_radii(axes)
+        mark_radii(axes)
         for position, (name, outcomes) in enumerate(runs.items()):
             _line(axes, name, outcomes, stroke(position), view)
         if reported is not None:
@@ -62,7 +62,8 @@ def _reach(outcomes: Outcomes) -> float:
     return float(held.quantile(0.99)) if len(held) else 0.0
 
 
-def _mark_radii(axes: Axes) -> None:
+def mark_radii(axes: Axes) -> None:
+    """Vertical lines at the paper's radii, with their names above the frame."""
     for name, radius in RADII.items():
         axes.axvline(radius, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(

@@ -6,7 +6,8 @@ from matplotlib.ticker import MaxNLocator
 
 from lipcert.certify.curve import RADII
 from lipcert.certify.outcomes import Outcomes
-from lipcert.report.style import BLUE, FAINT, VERMILLION, drawing
+from lipcert.report.plots.curve import mark_radii
+from lipcert.report.style import BLUE, VERMILLION, drawing
 
 BINS = 40
 
@@ -29,8 +30,7 @@ def histogram_figure(outcomes: Outcomes, *, narrow: bool = False, labelled: bool
         edges = np.linspace(0, end, BINS + 1)
         # The few beyond the end stand in the last bin, so that no image is left out.
         shown = np.minimum(radius, np.nextafter(end, 0))
-        for place in RADII.values():
-            axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+        mark_radii(axes)
         axes.hist(
             shown[right], bins=edges.tolist(), color=BLUE, alpha=0.75, zorder=2,
             label=f"right ({int(right.sum()):,})",
@@ -44,9 +44,4 @@ def histogram_figure(outcomes: Outcomes, *, narrow: bool = False, labelled: bool
         axes.set(xlim=(0, end), xlabel="certified radius (pixel units)", ylabel="images")
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        for name, place in RADII.items():
-            axes.annotate(
-                name, (place, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-                textcoords="offset points", ha="center", va="bottom", fontsize=8,
-            )  # fmt: skip
         return figure
