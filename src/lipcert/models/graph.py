@@ -165,7 +165,7 @@ class GraphReader:
         arguments = [self._value(argument) for argument in node.args]
         options = {key: self._value(value) for key, value in node.kwargs.items()}
         if name == "cat":
-            return self._concatenation(node, arguments, options)
+            return self._concatenation(arguments, options)
         if self._is_known(node, name, arguments, options):
             return None
         if name in ("chunk", "split"):
@@ -181,7 +181,7 @@ class GraphReader:
         if options or len(sources) + len(numbers) != len(arguments) or not 0 < len(arguments) <= 2:
             raise self._unknown(name)
         if len(sources) == 2 and name in ("add", "sub"):
-            return self._sum(node, sources, (1.0, -1.0 if name == "sub" else 1.0))
+            return self._sum(sources, (1.0, -1.0 if name == "sub" else 1.0))
         if len(sources) == 2 and name == "mul":
             raise self._refused("a product of two activations", "its Lipschitz constant is not bounded")
         if len(sources) != 1:
@@ -271,7 +271,7 @@ class GraphReader:
             return ChannelAffine(number * channels, channels if first else -channels)
         raise self._unknown(name)
 
-    def _sum(self, node: fx.Node, sources: list[fx.Node], weights: tuple[float, ...]) -> Step:
+    def _sum(self, sources: list[fx.Node], weights: tuple[float, ...]) -> Step:
         def combine(branches: list[Operator]) -> Operator:
             pairs = [_absorbed(branch, weight) for branch, weight in zip(branches, weights, strict=True)]
             return WeightedSum(tuple(b for b, _ in pairs), tuple(w for _, w in pairs))
@@ -291,7 +291,7 @@ class GraphReader:
         weight = float(-factor if name == "sub" else factor)
         if isinstance(second, fx.Node):
             WeightedSum((Sequence(()),), (weight,))  # raises here, where the place is known
-            return self._sum(node, [first, second], (1.0, weight))
+            return self._sum([first, second], (1.0, weight))
         if type(second) not in (int, float):
             raise self._unknown(f"{name} with such arguments")
         operator = self._with_number("add", [first, weight * second], self._shape(first))
@@ -314,7 +314,7 @@ class GraphReader:
             raise self._unknown(f"{name} with such arguments") from error
         return Step((source,), Sequence(()), None, self._shape(source))
 
-    def _concatenation(self, node: fx.Node, arguments: list[Any], options: dict[str, Any]) -> Step:
+    def _concatenation(self, arguments: list[Any], options: dict[str, Any]) -> Step:
         given = arguments[0] if arguments else options.get("tensors")
         axis: Any = arguments[1] if len(arguments) > 1 else options.get("dim", options.get("axis", 0))
         if options.keys() - {"tensors", "dim", "axis"} or len(arguments) > 2:
