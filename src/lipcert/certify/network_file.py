@@ -53,7 +53,8 @@ def to_bytes(network: ProvedNetwork) -> tuple[bytes, str]:
     }
     header: dict[str, Any] = {"__metadata__": {KEY: json.dumps(description, allow_nan=False)}}
     # Wide types first, so that every array is aligned.
-    stored = sorted(((str(k), *_narrowest(array)) for k, array in enumerate(arrays)), key=_by_width)
+    stored = [(str(k), *_narrowest(array)) for k, array in enumerate(arrays)]
+    stored.sort(key=lambda entry: -entry[2].element_size())
     offset, chunks = 0, []
     for name, kind, array in stored:
         raw = array.reshape(-1).view(torch.uint8).numpy().tobytes() if array.numel() else b""
@@ -69,10 +70,6 @@ def to_bytes(network: ProvedNetwork) -> tuple[bytes, str]:
     content = b"".join([len(text).to_bytes(8, "little"), text, *chunks])
     digest = hashlib.sha256(content).hexdigest()
     return content.replace(NO_HASH.encode(), digest.encode(), 1), digest
-
-
-def _by_width(entry: tuple[str, str, Tensor]) -> tuple[int, int]:
-    return (-entry[2].element_size(), int(entry[0]))
 
 
 def _narrowest(array: Tensor) -> tuple[str, Tensor]:

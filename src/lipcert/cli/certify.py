@@ -17,7 +17,6 @@ from lipcert.zoo import proved_networks
 
 if TYPE_CHECKING:
     from lipcert.certify.certificates import Certificates
-    from lipcert.certify.network import ProvedNetwork
     from lipcert.data.dataset import Dataset
 
 
@@ -103,12 +102,15 @@ def certify(
 
         certify_pictures(run, network, [*images, *places], resize=resize, as_json=as_json, out=out)
         return
+    from lipcert.data import to_float
+
     whole = run.test_images(data)
     count = len(whole) if count is None else min(count, len(whole))
     kept = None if count == len(whole) else count
     folder = out or default_folder(run, "certify", data=whole.name, count=kept, weights=weights)
     make_folder(folder)
-    certificates = certify_with_progress(network, whole, count, quiet=as_json)
+    with progress(f"certifying {count:,} images of {whole.name}", quiet=as_json) as advance:
+        certificates = network.certify(to_float(whole.images[:count]), progress=advance)
     tell(write_everything(folder, run, whole, certificates), folder, as_json=as_json)
 
 
@@ -130,16 +132,6 @@ def certify_on_cluster(
     certified = write_everything(folder, run, *found)
     rmtree(folder / PARTS)
     tell(certified, folder, as_json=as_json)
-
-
-def certify_with_progress(
-    network: "ProvedNetwork", images: "Dataset", count: int, *, quiet: bool = False
-) -> "Certificates":
-    """Certificates of the first `count` images."""
-    from lipcert.data import to_float
-
-    with progress(f"certifying {count:,} images of {images.name}", quiet=quiet) as advance:
-        return network.certify(to_float(images.images[:count]), progress=advance)
 
 
 def write_everything(folder: Path, run: Run, images: "Dataset", certificates: "Certificates") -> Run:

@@ -83,15 +83,11 @@ def render(runs: Sequence[Run], comparisons: Mapping[str, Comparison] | None = N
     return _environment().get_template(template).render(**shared, **context)
 
 
-def accuracy_line(run: Run) -> Line:
-    """The accuracies of a run, from its records."""
+def _lines(run: Run, comparison: Comparison) -> list[Line]:
+    """The accuracies of a run, from its records, and the reported ones below."""
     accuracy = run.records.outcomes.accuracy()
     values = {"standard": 100 * accuracy.standard} | {k: 100 * accuracy[r] for k, r in RADII.items()}
-    return Line(run.name, f"{accuracy.count:,} images, {PROOF}", values)
-
-
-def _lines(run: Run, comparison: Comparison) -> list[Line]:
-    lines = [accuracy_line(run)]
+    lines = [Line(run.name, f"{accuracy.count:,} images, {PROOF}", values)]
     if comparison.reported is not None:
         note = "as reported" + (f"; this run: {comparison.note}" if comparison.note else "")
         lines.append(Line(comparison.reported.name, note, comparison.reported.values, measured=False))

@@ -76,7 +76,8 @@ class MetricsLog:
         self.on_metrics = on_metrics
         self.path = folder / METRICS
         self.writer = import_tensorboard()(str(folder / "tensorboard")) if tensorboard else None
-        kept = [record for record in read_metrics(folder) if _is_before(record, after_step)]
+        # Without the test lines, which are written again at the end.
+        kept = [r for r in read_metrics(folder) if r["kind"] != "test" and r["step"] <= after_step]
         write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in kept).encode())
 
     def write(self, record: dict[str, Any]) -> None:
@@ -164,11 +165,6 @@ def environment(resumed_from_step: int | None) -> dict[str, Any]:
         "command": command_line(),
         "resumed_from_step": resumed_from_step,
     }
-
-
-def _is_before(record: dict[str, Any], step: int) -> bool:
-    # The test line is written again by every finish.
-    return record.get("kind") != "test" and int(record.get("step", 0)) <= step
 
 
 def _numbers(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:

@@ -118,7 +118,8 @@ def certify_on_ray(
         ArgumentError: the cluster cannot be reached, or loses the worker of one part again and again.
         DataError: an image cannot be read.
     """
-    file, places = run.proved_file(folder), _places(images, folder)
+    file = run.proved_file(folder)
+    places = [folder / PARTS / f"{number:06}" for number in range(len(images.reads))]
     pixels: dict[int, Tensor] = {}
     certificates: dict[int, Certificates] = {}
     with connected(address) as ray:
@@ -145,10 +146,6 @@ def certify_on_ray(
     whole = images.whole([pixels[number] for number in order])
     run.refuse_other_draw(whole)
     return whole, join([certificates[number] for number in order])
-
-
-def _places(images: PartedImages, folder: Path) -> list[Path]:
-    return [folder / PARTS / f"{number:06}" for number in range(len(images.reads))]
 
 
 def _known(place: Path, network: ProvedNetwork) -> str | None:
