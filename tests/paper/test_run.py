@@ -115,6 +115,18 @@ def test_the_default_budget_is_the_papers() -> None:
     assert budget_label(config) == "the paper's (200 epochs, width 32)"
 
 
+@pytest.mark.parametrize("conv", ["soc", "bcop"])
+def test_the_fast_recipe_decides_what_is_not_given(conv: str) -> None:
+    network = replace(NETWORK, conv=conv)
+    config = Budget(recipe="fast", epochs=12, width=8, muon_step=0.05).config(network, seed=3)
+    assert network_of(config) == network
+    assert (config.optimizer, config.batch_size, config.schedule, config.seed) == ("muon", 512, "onecycle", 3)
+    assert (config.epochs, config.width, config.muon_step) == (12, 8, 0.05)
+    assert config.series == ("wide" if conv == "soc" else TrainConfig.series)
+    with pytest.raises(ArgumentError, match="recipe: expected one of fast, paper, got 'quick'"):
+        Budget(recipe="quick")
+
+
 @pytest.mark.parametrize(
     ("change", "label"),
     [

@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
 MINUTES = 10.0
 """Of training per convolution, if nothing else is said."""
-EXAMPLES = """
-Examples:
-
-lipcert compare --data digits --minutes 0.5
-
-lipcert compare soc aol cayley --data cifar10 --minutes 10 --width 16
-
-lipcert --import my_layers compare soc my_conv --data cifar10 --epochs 6
-"""
 
 
 @takes_options([name for name in options() if name not in ("conv", "start_from")], TrainConfig(), DECIDED)
@@ -47,6 +38,14 @@ def compare(
 
     Ten minutes each unless --minutes or --epochs says otherwise; the fast recipe decides all else. Writes a
     table, comparison.json and comparison.html with all curves. The same command goes on where it was stopped.
+
+    Examples:
+
+    lipcert compare --data digits --minutes 0.5
+
+    lipcert compare soc aol cayley --data cifar10 --minutes 10 --width 16
+
+    lipcert --import my_layers compare soc my_conv --data cifar10 --epochs 6
     """
     import torch
 
@@ -97,9 +96,6 @@ def compare(
             f"{len(failures)} of {len(jobs)} runs failed; the first is {failures[0].job.out.name}: "
             f"{failures[0].message}"
         )
-
-
-compare.__doc__ = f"{compare.__doc__}\n{EXAMPLES}"
 
 
 def _table(found: "list[Contestant]") -> "Table":

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from lipcert.paper.reproduction import Reproduction
     from lipcert.training.jobs import Failure
 
-EXAMPLES = """
-Examples:
-
-lipcert reproduce list
-
-lipcert reproduce cifar10-main --rows 5 --epochs 200
-
-lipcert reproduce cifar100-main --rows 5-lln,5-cr --width 16 --epochs 5 --schedule onecycle --lr 0.3
-
-lipcert reproduce cifar10-times --count 512
-
-lipcert reproduce figure1
-
-lipcert reproduce all --dry-run
-"""
 FIGURE_NAMES = ("figure1", "figure2")
 TAKES = {"list": (), "figure1": ("out",), "figure2": ("out",)}
 """Names that train nothing, and the options that they read."""
@@ -53,6 +38,14 @@ def reproduce(
         "runs/paper"
     ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            help="Decides the options that are not given: paper, or fast (Muon, minutes).",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "paper",
     gamma: Annotated[
         float | None,
         typer.Option(
@@ -85,7 +78,22 @@ def reproduce(
     ] = "",
     **options: Any,
 ) -> None:
-    """Reproduce a table or figure of the paper. The default budget is the paper's."""
+    """Reproduce a table or figure of the paper. The default budget is the paper's.
+
+    Examples:
+
+    lipcert reproduce list
+
+    lipcert reproduce cifar10-main --rows 5 --epochs 200
+
+    lipcert reproduce cifar100-main --rows 5-lln,5-cr --recipe fast --width 16 --epochs 12
+
+    lipcert reproduce cifar10-times --count 512
+
+    lipcert reproduce figure1
+
+    lipcert reproduce all --dry-run
+    """
     _refuse_ignored(context, name)
     if name == "list":
         _list()
@@ -110,16 +118,13 @@ def reproduce(
             network.gamma for _, part in chosen for row in part for network in row.networks.values()
         ):
             raise ArgumentError("gamma: none of the chosen rows has CR; leave --gamma out, or choose one")
-        budget = Budget(gamma=gamma, **given)
+        budget = Budget(recipe=recipe, gamma=gamma, **given)
         _tables(
             Reproduction(chosen, budget, parse_seeds(seed), out),
             cluster=cluster,
             images=count,
             dry_run=dry_run,
         )
-
-
-reproduce.__doc__ = f"{reproduce.__doc__}\n{EXAMPLES}"
 
 
 def _refuse_ignored(context: typer.Context, name: str) -> None:
@@ -182,14 +187,15 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
             console.print(f"{table.name}: times {len(rows)} rows on {images} images")
         return
     keep_freed_memory()
-    if reproduction.budget.shared.threads is not None:
-        torch.set_num_threads(reproduction.budget.shared.threads)
+    given = reproduction.budget.given
+    if "threads" in given:
+        torch.set_num_threads(given["threads"])
     failures = _run(reproduction, cluster)
     for sheet in reproduction.sheets():
         _show(sheet, reproduction.out)
     for table, rows in reproduction.timed:
         folder = reproduction.out / TIMES
-        timings = time_networks(rows, folder, width=reproduction.budget.shared.width, images=images)
+        timings = time_networks(rows, folder, width=given.get("width", PAPER.width), images=images)
         _show(time_sheet(table, rows, timings), reproduction.out)
     if failures:
         raise TrainingError(

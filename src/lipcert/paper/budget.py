@@ -12,8 +12,10 @@ PAPER = TrainConfig(width=32, series="exponential", epochs=200, lr=0.1, schedule
 """The paper's recipe; dataset, network and gamma are per row."""
 
 
+RECIPES = ("paper", "fast")
 OPTIONS = (
-    "epochs", "minutes", "width", "schedule", "lr", "nesterov", "series", "crop", "precision", "threads",
+    "epochs", "minutes", "width", "batch_size", "optimizer", "muon_step", "schedule", "lr", "nesterov", "ema",
+    "series", "crop", "precision", "eval_every", "threads",
 )  # fmt: skip
 """Options that a reproduction may change, for all of its rows."""
 
@@ -23,34 +25,41 @@ class Budget:
     """Options that all rows of a reproduction share. The defaults are the paper's.
 
     Args:
+        recipe: decides the options that are not given: "paper", or "fast", the default of `lipcert train`.
         gamma: used in place of the specification's in every row with certificate regularization.
         options: some of `OPTIONS`, as `TrainConfig` takes them.
     """
 
+    recipe: str
     gamma: float | None
-    shared: TrainConfig
+    given: dict[str, Any]
 
-    def __init__(self, *, gamma: float | None = None, **options: Any) -> None:
+    def __init__(self, *, recipe: str = "paper", gamma: float | None = None, **options: Any) -> None:
         if gamma is not None and gamma <= 0:
             raise ArgumentError(f"gamma: expected a number above 0 for the rows with CR, got {gamma!r}")
-        given = {choose("option", name, OPTIONS): value for name, value in options.items()}
+        object.__setattr__(self, "recipe", choose("recipe", recipe, RECIPES))
         object.__setattr__(self, "gamma", gamma)
-        object.__setattr__(self, "shared", replace(PAPER, **given))
+        object.__setattr__(self, "given", {choose("option", n, OPTIONS): v for n, v in options.items()})
+        replace(PAPER, **self.given)  # raises for a value out of range, before anything runs
 
     def config(self, network: Network, seed: int) -> TrainConfig:
         """The training run of one network under this budget."""
-        return replace(
-            self.shared,
-            data=network.dataset,
-            depth=network.depth,
-            conv=network.conv,
-            activation=network.activation,
-            head=network.head,
-            gamma=self.gamma if network.gamma and self.gamma is not None else network.gamma,
-            # Only SOC layers have a series; the others keep the option's default.
-            series=self.shared.series if network.conv == "soc" else TrainConfig.series,
-            seed=seed,
-        )
+        options = self.given | {
+            "data": network.dataset,
+            "depth": network.depth,
+            "conv": network.conv,
+            "activation": network.activation,
+            "head": network.head,
+            "gamma": self.gamma if network.gamma and self.gamma is not None else network.gamma,
+            "seed": seed,
+        }
+        if network.conv != "soc":  # the only one with a series; the others keep the option's default
+            options["series"] = TrainConfig.series
+        if self.recipe == "paper":
+            return replace(PAPER, **options)
+        from lipcert.training.recipes import apply_recipe  # imports torch, which --help does not need
+
+        return TrainConfig(**apply_recipe(self.recipe, options).options)
 
 
 def network_of(config: TrainConfig) -> Network:

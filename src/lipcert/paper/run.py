@@ -17,7 +17,8 @@ def folder_name(config: TrainConfig) -> str:
     'cifar10-lipconvnet5-soc-hh1-lln-cr0.5-w16-5epochs-step-exponential-seed1'
     """
     length = f"{config.epochs}epochs" if config.minutes is None else f"{config.minutes:g}min"
-    parts = [network_of(config).key, f"w{config.width}", length, config.schedule]
+    optimizer = ["muon"] if config.optimizer == "muon" else []
+    parts = [network_of(config).key, f"w{config.width}", length, *optimizer, config.schedule]
     parts += [] if config.series == TrainConfig.series else [config.series]
     parts += [] if config.crop is None else [f"crop{config.crop}"]
     return "-".join([*parts, f"seed{config.seed}"])
