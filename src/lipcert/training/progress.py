@@ -3,15 +3,15 @@
 import sys
 import time
 from collections import deque
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 
-class Progress(Protocol):
-    """What the training loop calls; every call is cheap and none may raise."""
+class Progress:
+    """What the training loop calls; the methods here do nothing. Calls must be cheap and may not raise."""
 
     def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
         """The run starts, or goes on, at `step`."""
@@ -49,26 +49,11 @@ class Pace:
         return max(step - past_step, 1) / max(now - then, 1e-9)
 
 
-class Silent:
-    """Says nothing."""
-
-    def begin(self, *, step: int, total_steps: int, steps_per_epoch: int, batch_size: int) -> None:
-        """Nothing."""
-
-    def advance(self, *, step: int, loss: float) -> None:
-        """Nothing."""
-
-    def evaluated(self, *, epoch: float, loss: float, standard: float, certified: float) -> None:
-        """Nothing."""
-
-    def say(self, message: str) -> None:
-        """Nothing."""
-
-    def end(self) -> None:
-        """Nothing."""
+class Silent(Progress):
+    """Prints nothing."""
 
 
-class PlainLines:
+class PlainLines(Progress):
     """One line per evaluation, and one every `interval` seconds between them: for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None, *, interval: float = 15.0) -> None:
@@ -106,11 +91,8 @@ class PlainLines:
         """Print a line, at once also into a pipe."""
         print(message, file=self.stream, flush=True)
 
-    def end(self) -> None:
-        """Nothing is pending."""
 
-
-class RichBar:
+class RichBar(Progress):
     """A bar with loss, held-out accuracies, images per second and the time left."""
 
     def __init__(self, console: Console | None = None) -> None:
