@@ -80,7 +80,7 @@ app.add_typer(zoo_app, name="zoo", rich_help_panel="Images and weights")
 def common(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     modules: Annotated[
         list[str] | None,
         typer.Option("--import", metavar="MODULE", help="Import a module of yours that registers layers."),

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 
 from lipcert.cli.console import make_folder, print_json, print_table, say
 from lipcert.cli.network import default_folder, home_folder, pick_device
-from lipcert.cli.options import Data, Network, Weights
+from lipcert.cli.options import Count, Data, Device, Network, Weights
 from lipcert.errors import BrokenCertificateError, CheckpointError
 from lipcert.files import ATTACKED, AUDIT
 from lipcert.runs.naming import find_run
@@ -24,9 +24,7 @@ def audit(
     named: Network,
     weights: Weights = "best",
     data: Data = None,
-    count: Annotated[
-        int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
-    ] = None,
+    count: Count = None,
     attacks: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +41,7 @@ def audit(
     ] = False,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images attacked at once.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all random starts.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(

@@ -8,7 +8,7 @@ import typer
 from lipcert.cli.completion import network_names
 from lipcert.cli.console import make_folder, print_json, print_table, progress, say
 from lipcert.cli.network import default_folder, pick_device
-from lipcert.cli.options import Data, Weights
+from lipcert.cli.options import Count, Data, Device, Weights
 from lipcert.errors import ArgumentError, choose
 from lipcert.files import CERTIFICATES, REPORT
 from lipcert.runs.naming import find_run
@@ -36,16 +36,14 @@ def certify(
         typer.Option("--images", help="Pictures of your own instead: files, folders or patterns."),
     ] = None,
     weights: Weights = "best",
-    count: Annotated[
-        int | None, typer.Option("--count", help="Only the first so many test images.", min=1)
-    ] = None,
+    count: Count = None,
     resize: Annotated[
         bool,
         typer.Option(
             "--resize/--no-resize", help="Cut pictures to a square and resize them to what the network takes."
         ),
     ] = True,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
     cluster: Annotated[
         str, typer.Option("--cluster", help="Distribute the images with Ray: ray, or ray://host:port.")
     ] = "",

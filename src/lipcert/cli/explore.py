@@ -6,7 +6,7 @@ import typer
 
 from lipcert.cli.console import say
 from lipcert.cli.network import pick_device
-from lipcert.cli.options import Data, Network, Weights
+from lipcert.cli.options import Data, Device, Network, Weights
 from lipcert.runs.naming import find_run
 
 
@@ -14,11 +14,11 @@ def explore(
     named: Network,
     data: Data = None,
     weights: Weights = "best",
-    port: Annotated[int, typer.Option("--port", help="Of the page.", min=1, max=65535)] = 7860,
+    port: Annotated[int, typer.Option("--port", help="Port of the page.", min=1, max=65535)] = 7860,
     host: Annotated[
         str, typer.Option("--host", help="Address to serve on; the default is open to this machine alone.")
     ] = "127.0.0.1",
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve a local page: pick an image, see its certificate and the attack that comes closest.
 

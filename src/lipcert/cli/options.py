@@ -29,6 +29,8 @@ Data = Annotated[
         autocompletion=data_names,
     ),
 ]
+Count = Annotated[int | None, typer.Option("--count", help="Use only the first COUNT test images.", min=1)]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")]
 Weights = Annotated[str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")]
 
 

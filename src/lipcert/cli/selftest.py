@@ -1,11 +1,10 @@
 """lipcert selftest: the contract of every layer on this machine, as a report for a bug report."""
 
 import platform
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from lipcert.cli.console import say
+from lipcert.cli.options import Device
 from lipcert.errors import BrokenCertificateError
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def selftest(
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Check on this machine that every layer keeps its contract, and print a report to paste.
 

@@ -6,7 +6,7 @@ import typer
 
 from lipcert.cli.console import say, silence_pillow
 from lipcert.cli.network import pick_device
-from lipcert.cli.options import Network, Weights
+from lipcert.cli.options import Device, Network, Weights
 from lipcert.errors import not_installed
 from lipcert.runs.naming import find_run
 
@@ -15,7 +15,7 @@ def serve(
     named: Network,
     weights: Weights = "best",
     port: Annotated[
-        int, typer.Option("--port", help="Of the service; 0 is any free one.", min=0, max=65535)
+        int, typer.Option("--port", help="Port of the service; 0 chooses a free one.", min=0, max=65535)
     ] = 8000,
     host: Annotated[
         str, typer.Option("--host", help="Address to serve on; the default is open to this machine alone.")
@@ -33,7 +33,7 @@ def serve(
         int,
         typer.Option("--seconds", help="For the body of a request; a slower one is refused (408).", min=1),
     ] = 60,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve certificates: POST a picture to /certify, get its class and a proved radius.
 
