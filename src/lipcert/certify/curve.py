@@ -20,7 +20,7 @@ RADII = {"36/255": 36 / 255, "72/255": 72 / 255, "108/255": 108 / 255}
 
 
 def shown(radius: float, digits: int = 4) -> str:
-    """A radius for people, rounded down: what is printed is a promise too.
+    """A radius as text, rounded down, so that the printed number is certified too.
 
     >>> shown(0.12346), shown(0.12346, 3), shown(0.5), shown(1e30, 1)
     ('0.1234', '0.123', '0.5000', '1000000000000000019884624838656.0')
@@ -32,7 +32,7 @@ def shown(radius: float, digits: int = 4) -> str:
 
 
 def shown_bound(bound: float, digits: int = 9) -> str:
-    """An upper bound for people, to so many significant digits, rounded up for the same reason.
+    """An upper bound as text with `digits` significant digits, rounded up, so that it is still a bound.
 
     >>> shown_bound(3.9888313209), shown_bound(1.0000001, 3), shown_bound(1.0)
     ('3.98883133', '1.01', '1')

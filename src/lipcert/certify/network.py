@@ -44,7 +44,7 @@ class ProvedNetwork:
         operator: the tree, from images to logits; its leaves are `Proved`.
         input_shape: (C, H, W) of one image, raw pixels in [0, 1].
         classes: names of the logits.
-        name: what kind of network it is, for people.
+        name: what kind of network it is, to display.
     """
 
     operator: Operator
@@ -168,8 +168,8 @@ class ProvedNetwork:
         """The classifier as a `torch.nn.Module`, differentiable in its input, for attacks and other tools.
 
         It takes pixels in [0, 1] and returns logits, in evaluation mode and without parameters. In float64 it
-        computes what certificates speak of. In float32 it is faster and nearly the same function: believe a
-        change of class only if `certify` predicts it, too.
+        computes the certified classifier. In float32 it is faster and nearly the same function: check a
+        change of class with `certify`.
         """
         operator = self.operator if dtype is torch.float64 else fast_form(self.operator.to(dtype=dtype))
         return FrozenNetwork(operator, self.input_shape).eval()

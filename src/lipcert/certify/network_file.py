@@ -3,7 +3,7 @@
 Layout: 8 bytes with the length of the header, the header (JSON: names, types, shapes, offsets, and under
 `__metadata__` the description), then the numbers. Every array is stored in the narrowest of bfloat16,
 float32 and float64 that holds it exactly. The SHA-256 is taken over the whole file with 64 zeros in its own
-place, so that any changed byte shows. It is no signature: whoever makes a file can state anything in it,
+place, so that any changed byte shows. It is not a signature: the author of a file can state anything in it,
 and `lipcert verify` derives what it states again.
 """
 
@@ -102,7 +102,7 @@ def _describe(value: Any, arrays: list[Tensor], depth: int = 1) -> Any:
 
 
 def is_proved_file(path: Path) -> bool:
-    """Whether a file says of itself that it holds a proved network."""
+    """Whether the header of a file says that it holds a proved network."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""Lines of certificates.jsonl after the first: test images, or pictures of one's own, readable or not."""
+"""Lines of certificates.jsonl after the first: test images, or pictures without labels, readable or not."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ ONLY_OF_PICTURES = ("file", "sha256", "resized_from", "radius_original", "error"
 
 @dataclass(frozen=True)
 class PictureRow:
-    """What a line says of a picture of one's own.
+    """The entries that only pictures without labels have.
 
     Attributes:
         file: its path.
@@ -50,7 +50,7 @@ class Line(TypedDict):
 
 
 class PictureLine(Line):
-    """A picture of one's own: its label is null; `radius_original` is, too, where it was not resized."""
+    """A picture without a label: `label` is null; `radius_original` is, too, where it was not resized."""
 
     file: str
     sha256: str
@@ -60,7 +60,7 @@ class PictureLine(Line):
 
 @dataclass(frozen=True)
 class Row:
-    """The certificate of one image; `picture` is one of one's own."""
+    """The certificate of one image; `picture` is set for pictures without labels."""
 
     index: int
     label: int | None
@@ -78,7 +78,7 @@ class Row:
 
 
 def read_test_image(content: Any, name: str) -> Row:
-    """The row of a test image from a line that is called `name`; raises a ValueError if it is none."""
+    """The row of a test image from a line that is called `name`; raises a ValueError if it is not one."""
     line: Line = build(Line, content, name)
     if extra := [entry for entry in ONLY_OF_PICTURES if entry in line]:
         raise ValueError(f"{name}.{extra[0]}: expected nothing, for only pictures without a data set have it")
@@ -86,7 +86,7 @@ def read_test_image(content: Any, name: str) -> Row:
 
 
 def read_own_picture(content: Any, name: str) -> Row | Unread:
-    """The same of a picture of one's own."""
+    """The same for a picture without a label."""
     if isinstance(content, dict) and "error" in content:
         # Any further entry would be a claim that nothing checks.
         unread: Unread = build(Unread, content, name)

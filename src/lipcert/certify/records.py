@@ -1,6 +1,6 @@
 """certificates.jsonl: one header line on what was certified and how, then one line per image.
 
-Test images and pictures of one's own (`data` is null) have the same records. A picture has no label, but a
+Test images and pictures without labels (`data` is null) have the same records. A picture has no label, but a
 file, the SHA-256 of that file and, where it was resized, its size and a radius in the original; one that
 could not be read has a line with the reason, under `error`. A test image has none of that.
 """
@@ -46,8 +46,8 @@ class Images:
     """What was certified, as records name it.
 
     Attributes:
-        data: name, or folder, of a set of test images; None for pictures of one's own.
-        data_hash: SHA-256 of all images, and labels if there are any; of the names of one's own pictures.
+        data: name, or folder, of a set of test images; None for pictures without labels.
+        data_hash: SHA-256 of images and labels, or of the file names of pictures without labels.
         count: how many images the whole set has.
         labels: of the certified images, None if unknown.
     """
@@ -107,7 +107,7 @@ class Records:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """Predictions and radii beside labels; the label of a picture of one's own is -1, which is no class.
+        """Predictions and radii beside labels; the label of a picture without one is -1, which is no class.
 
         Raises:
             CheckpointError: a row names a class that is not there, or claims all radii beside a runner-up.
@@ -142,12 +142,12 @@ class Records:
 
     @property
     def has_own_pictures(self) -> bool:
-        """Whether the images are pictures of one's own, without labels, rather than test images."""
+        """Whether the images are pictures without labels, and not test images."""
         return self.header.data is None
 
     @property
     def pictures(self) -> tuple[PictureRow, ...]:
-        """Pictures of one's own, one per row."""
+        """Pictures without labels, one per row."""
         return tuple(row.picture for row in self.rows if row.picture is not None)
 
     @property
@@ -157,7 +157,7 @@ class Records:
 
     @property
     def data(self) -> str:
-        """Name, or folder, of the images; "pictures" for those of one's own."""
+        """Name, or folder, of the images; "pictures" for those without labels."""
         return self.header.data or "pictures"
 
     def _column(self, name: str) -> Tensor:

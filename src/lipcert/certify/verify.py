@@ -9,7 +9,7 @@ radius r > 0 is confirmed if its prediction l is the largest logit found here, a
 
 The bracket is a lower bound on the exact margin, so no confirmed radius exceeds what is derived here by more
 than one part in a million, whatever file and records state. Large numbers in a network make t larger and the
-bracket smaller: where rounding hides a margin, nothing is confirmed. What a row says of its own rounding can
+bracket smaller: where rounding hides a margin, nothing is confirmed. What a row states about its rounding can
 only make the check stricter. An honest row passes: written and found margins differ by less than 4 t, and the
 package takes off e, which bounds the error in a whole ball and is the larger one, for t is of one point.
 """
@@ -107,7 +107,7 @@ def verify(
 
     Raises:
         CheckpointError: records or network are missing or damaged, or the network is not that of the records.
-        ArgumentError: images of another shape or fewer than the records speak of.
+        ArgumentError: images of another shape, or fewer than the records refer to.
     """
     if sample < 1:
         raise ArgumentError(f"sample: expected at least 1, got {sample}")

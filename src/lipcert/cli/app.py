@@ -113,7 +113,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return _stop("interrupted")
     except SystemExit as error:
-        # Shell completion exits by itself; so does typer when nobody reads the output any more.
+        # Shell completion exits by itself; so does typer when the output pipe is closed.
         if isinstance(error.__context__, BrokenPipeError):
             return BROKEN_PIPE
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -1,4 +1,4 @@
-"""A classifier with a guarantee in the manner of scikit-learn."""
+"""A certified classifier with the API of scikit-learn."""
 
 from lipcert.estimator.classifier import DEFAULTS, RobustClassifier
 

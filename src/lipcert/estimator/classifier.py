@@ -1,4 +1,4 @@
-"""A classifier with a guarantee in the manner of scikit-learn, for people who do not write training loops."""
+"""A certified classifier with the API of scikit-learn, without a training loop to write."""
 
 import os
 import random
@@ -171,7 +171,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[positions])
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Softmax of the logits, (N, K); nobody has calibrated it, and no certificate rests on it."""
+        """Softmax of the logits, (N, K); it is not calibrated, and no certificate depends on it."""
         return np.asarray(softmax(self._logits(X)))
 
     def certify(self, X: Any) -> Certificates:

@@ -119,7 +119,7 @@ def smallest_in_box(normal: Tensor, level: Tensor, low: Tensor, high: Tensor) ->
 
 @torch.no_grad()
 def _narrow(balls: Balls, z: Tensor, bracket: Tensor, rows: Tensor) -> Tensor:
-    """Cut brackets (low, high) of factors by GRID, around the first change of class; NaN where is none.
+    """Cut brackets (low, high) of factors by GRID, around the first change of class; NaN if there is none.
 
     One large batch is many times faster than as many small ones.
     """

@@ -19,8 +19,8 @@ INPUT, OUTPUT = "pixels", "logits"
 class Graph:
     """Nodes and constants; values are passed around by name. Real numbers are stored in float32.
 
-    The torch exporters are not used: one of them needs another package and the other is on its way out, and
-    neither can be told that autograd functions which write into views are ordinary arithmetic.
+    The torch exporters are not used: one of them needs another package, the other is deprecated, and neither
+    exports autograd functions that write into views.
     """
 
     def __init__(self) -> None:

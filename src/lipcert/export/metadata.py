@@ -24,7 +24,7 @@ class Metadata:
     """The entries of `metadata_props`, each a JSON value under "lipcert." and its name.
 
     All of it is as stated by the file: bounds were proved for the network that the file was made from, which
-    nobody can see from the file.
+    the file alone cannot show.
 
     Attributes:
         version: of lipcert, when the file was written.
@@ -32,7 +32,7 @@ class Metadata:
         classes: a name for each logit.
         input_shape: (C, H, W) of one image.
         pixels: what the numbers of an image mean.
-        lipschitz: constant from pixels to the features in front of the last matrix; for people.
+        lipschitz: constant from pixels to the features in front of the last matrix; for information.
         pair_bounds: (K, K), Lipschitz constants, from pixels, of the differences of two logits.
         rounding: what is subtracted from every margin for the float32 arithmetic; measured, not proved.
         certificate: the rule, in words.
@@ -62,7 +62,7 @@ class Metadata:
         """Read what `to_properties` wrote, in a file that was sealed.
 
         Raises:
-            CheckpointError: the file is none of lipcert's, of another format, or damaged.
+            CheckpointError: the file was not written by lipcert, has another format, or is damaged.
         """
         if f"{PREFIX}format" not in properties:
             raise CheckpointError(f"{file}: an ONNX file, but not one that lipcert wrote: it states no bound")

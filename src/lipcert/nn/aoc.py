@@ -104,7 +104,7 @@ class AOC(OrthogonalConv2d):
         if bases.numel():
             self.bases = nn.Parameter(bases)
         else:
-            # A parameter without a gradient would make several processes wait for it in vain.
+            # DDP would wait for the gradient of a parameter without entries.
             self.register_buffer("bases", bases)
 
     @property

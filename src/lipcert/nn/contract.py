@@ -22,7 +22,7 @@ class LipschitzModule(nn.Module, ABC):
     Shapes are those of one sample, without the batch: (C, H, W) or (C,). The laws:
 
     - `freeze(input_shape)` is the function of evaluation mode on inputs of that shape, as operators whose
-      numbers have the layer's own precision. Certificates speak of these operators, never of `forward`.
+      numbers have the layer's own precision. Certificates are about these operators, not about `forward`.
     - `forward` in evaluation mode computes the same up to rounding, from the weights and the input, and
       depends on nothing that ran before.
     """

@@ -28,11 +28,11 @@ def run_on_ray(
         jobs: the runs.
         train: the training loop; Ray ships it to the workers.
         address: "ray" starts a cluster on this machine, "ray://host:port" connects to a running one.
-        say: told about every row that begins or ends.
+        say: called with a message for every row that ends.
         environment: variables for the workers, such as where the data is.
 
     Raises:
-        ArgumentError: the address is none, Ray is not installed, or the cluster cannot be reached.
+        ArgumentError: the address is not valid, Ray is not installed, or the cluster cannot be reached.
     """
     open_jobs = [job for job in jobs if job.state is not State.DONE]
     say(f"{len(jobs) - len(open_jobs)} of {len(jobs)} rows done before")

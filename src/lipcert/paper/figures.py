@@ -16,7 +16,7 @@ from lipcert.files import write_atomically
 from lipcert.kernels.plane import Cone, PlaneMap, jacobians, linear_cones
 from lipcert.nn.activations import Householder, HouseholderOrder
 
-# From Okabe and Ito's palette, told apart under every common colour blindness. Pink is the identity.
+# From Okabe and Ito's palette, distinguishable with common colour blindness. Pink is the identity.
 BLUE, ORANGE, GREEN, INK = "#0072B2", "#D55E00", "#007A5A", "#222222"
 IDENTITY_TINT, TINTS = "#F6D3E3", ("#A9D3EE", "#FBE9A9", "#A6DCC6")
 EXTENT = 1.5

@@ -69,7 +69,7 @@ def time_networks(
         width: channels of the first stage.
         images: how many to time; the tables scale to 10,000 and say so.
         batch_size: images per forward pass.
-        say: told before every measurement.
+        say: called with a message before every measurement.
         clock: measures one pass; None is `seconds_per_pass`.
     """
     check_count(images, batch_size)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from lipcert.files import write_atomically
 
-# The palette of Okabe and Ito, told apart under every common colour blindness.
+# The palette of Okabe and Ito, distinguishable with every common colour blindness.
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9",
 )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from starlette.types import Message, Receive
 
 GRACE = 5.0
-"""Seconds that bodies have left to arrive once the service is told to stop."""
+"""Seconds that bodies have to arrive after the service was asked to stop."""
 
 
 class Bodies:

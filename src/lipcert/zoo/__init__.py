@@ -27,7 +27,7 @@ def certificates() -> dict[str, Path]:
 
 
 def card(name: str) -> dict[str, Any]:
-    """What is known about a network: its training, accuracies, audit; {} if nobody wrote a card."""
+    """The card of a network: its training, accuracies and audit; {} if it has none."""
     path = FOLDER / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
