@@ -18,19 +18,6 @@ DECIDED = (
     "optimizer", "lr", "nesterov", "schedule", "ema", "precision",
 )  # fmt: skip
 """Options that a recipe decides where they are not given."""
-EXAMPLES = """
-Examples:
-
-lipcert train --data digits --out runs/digits
-
-lipcert train --data cifar10 --minutes 10
-
-lipcert train --data photos --out runs/mine
-
-lipcert train --data cifar100 --recipe paper --depth 15 --out runs/paper
-
-lipcert train --out runs/paper --resume
-"""
 
 
 @takes_options(options(), TrainConfig(), decided=DECIDED)
@@ -54,7 +41,20 @@ def train(
     ] = "fast",
     **arguments: Any,
 ) -> None:
-    """Train a classifier with certificates; the recipe decides the options that are not given."""
+    """Train a classifier with certificates; the recipe decides the options that are not given.
+
+    Examples:
+
+    lipcert train --data digits --out runs/digits
+
+    lipcert train --data cifar10 --minutes 10
+
+    lipcert train --data photos --out runs/mine
+
+    lipcert train --data cifar100 --recipe paper --depth 15 --out runs/paper
+
+    lipcert train --out runs/paper --resume
+    """
     given = {name: value for name, value in arguments.items() if value is not None}
     if out is None and resume:
         raise ArgumentError("out: --resume needs the folder of the run; name it with --out")
@@ -70,9 +70,6 @@ def train(
     keep_freed_memory()
 
     run(asked, out, resume=resume, progress=for_terminal())
-
-
-train.__doc__ = f"{train.__doc__}\n{EXAMPLES}"
 
 
 def free_folder(data: str) -> Path:
