@@ -115,9 +115,9 @@ def test_zero_padded_bound_of_larger_maps(kernel: Tensor, height: int, width: in
     if not spectral._is_skew(kernel):
         check(bound, around(kernel, height, width, rows_only=False))
     elif height > width:
-        check(bound, around(kernel.transpose(2, 3), width, height, rows_only=True), slack=1.1e-3)
+        check(bound, around(kernel.transpose(2, 3), width, height, rows_only=True), slack=6e-4)
     else:
-        check(bound, around(kernel, height, width, rows_only=True), slack=1.1e-3)
+        check(bound, around(kernel, height, width, rows_only=True), slack=6e-4)
 
 
 @settings(max_examples=300, deadline=None)
@@ -136,7 +136,32 @@ def test_exact_strips_are_tight(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spectral, "DENSE", 0)
         bound = zero_padded_convolution_norm_upper_bound(kernel, height, width)
-    check(bound, norm(dense(kernel, height, width, circular=False)), slack=1.1e-3)
+    check(bound, norm(dense(kernel, height, width, circular=False)), slack=6e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ritz_values_stay_below_the_norm_when_the_krylov_space_ends(dtype: torch.dtype) -> None:
+    """Two eigenvalues, so two steps say all; what comes after is rounding errors in the same directions."""
+    diagonal = torch.full((1, 60, 1), 0.3, dtype=dtype)
+    diagonal[:, :30] = 0.7
+    values = eigenvalues.ritz_values(
+        lambda v: diagonal * v, eigenvalues.start_vectors(1, 60).to(dtype), spectral.SKEW_STEPS
+    )
+    assert 0.7 * (1 - 1e-5) <= float(values.max()) <= 0.7 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("circle", [0, 7])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_estimate_is_the_norm_of_what_is_proved(circle: int, autocast: bool) -> None:
+    """Further off than float32 and too few steps would leave it, the first guess would fail or be loose."""
+    kernel = random_kernel(0, 24, 24, (3, 5), True, 1.0, 0.0)
+    matrix = dense(kernel, 4, circle or 5, circular=False)
+    if circle:  # rows around the map are cut off again
+        matrix = dense(kernel, 5, circle, circular=True).reshape(24, 5, -1, 24, 5, circle)
+        matrix = matrix[:, :4, :, :, :4].reshape(24 * 4 * circle, -1)
+    with torch.autocast("cpu", enabled=autocast):
+        estimate = spectral._skew_norm_estimate(kernel, 4, 5, circle)
+    assert norm(matrix) * (1 - 1e-4) <= estimate <= norm(matrix) * (1 + 1e-5)
 
 
 def broken_strip_proofs() -> int:

@@ -71,9 +71,8 @@ def every_tap(taps: Tensor) -> Tensor:
 
 
 def kernel_from_taps(taps: Tensor) -> Tensor:
-    """Held taps (T, c, c), centre first, -> the full kernel (c, c, k, k)."""
-    size = kernel_size(taps)
-    return every_tap(taps).permute(1, 2, 0).reshape(*taps.shape[1:], size, size)
+    """Held taps (T, c, c), centre first, -> the full kernel (c, c, k, k); in memory it is one tap by one."""
+    return every_tap(taps).permute(1, 2, 0).unflatten(2, (kernel_size(taps),) * 2)
 
 
 def taps_from_kernel(kernel: Tensor) -> Tensor:

@@ -118,14 +118,14 @@ def ritz_values(apply: Callable[[Tensor], Tensor], start: Tensor, most: int = LA
     steps = min(most, start.shape[1])
     basis = torch.zeros(*start.shape[:2], steps, dtype=start.dtype, device=start.device)
     image = torch.zeros_like(basis)
-    vector = start
+    vector, noise = start, torch.finfo(start.dtype).eps ** (2 / 3)
     for step in range(steps):
         before = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
         for _ in range(2):
             vector = vector - basis[:, :, :step] @ (basis[:, :, :step].mH @ vector)
         size = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
         # What is left of an exhausted Krylov space is noise, not orthogonal to it: go on with zero.
-        vector = torch.where(size > 1e-10 * before, vector / size, torch.zeros_like(vector))
+        vector = torch.where(size > noise * before, vector / size, torch.zeros_like(vector))
         basis[:, :, step : step + 1] = vector
         vector = apply(vector)
         image[:, :, step : step + 1] = vector

@@ -67,8 +67,10 @@ def largest_entry_exponent(*tensors: Tensor) -> int:
     Raises:
         ArgumentError: an entry is NaN or infinite.
     """
-    largest = max((float(t.abs().max()) for t in tensors if t.numel()), default=0.0)
-    if not all(bool(torch.isfinite(t).all()) for t in tensors):
+    # One pass over the numbers; NaN is passed on.
+    extremes = [float(e) for t in tensors if t.numel() for e in torch.aminmax(t)]
+    largest = max(map(abs, extremes), default=0.0)
+    if not all(map(math.isfinite, extremes)):
         raise ArgumentError(
             "weights: expected finite numbers, got NaN or infinity; the model has diverged or is damaged"
         )
@@ -77,6 +79,8 @@ def largest_entry_exponent(*tensors: Tensor) -> int:
 
 def times_power_of_two(x: Tensor, exponent: int) -> Tensor:
     """Return x * 2^exponent; exact where nothing underflows or overflows."""
+    if abs(exponent) < 1000:
+        return x * 2.0**exponent
     half = exponent // 2  # 2^exponent itself may be out of range when x * 2^exponent is not
     return x * 2.0**half * 2.0 ** (exponent - half)
 

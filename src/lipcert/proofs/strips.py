@@ -15,7 +15,7 @@ from torch import Tensor
 from lipcert.proofs.eigenvalues import cholesky_error, ritz_values, search, start_vectors, trace_up
 from lipcert.proofs.rounding import TINY, sum_up
 
-GAP = 1e-3
+GAP = 5e-4
 TOLERANCE = 5e-3  # one factorisation may take seconds, and polynomials of skew operators are flat
 
 
@@ -48,6 +48,8 @@ class Strips:
 
     def _block(self, taps: Tensor, reach: int, offset: int) -> Tensor:
         """From the rows j of one strip to the rows i of the strip -offset rows further down."""
+        if reach == 1:  # strips of one row
+            return taps[offset + reach]
         zero = torch.zeros_like(taps[0])
         block = [
             [taps[t] if 0 <= (t := j - i + offset + reach) <= 2 * reach else zero for j in range(self.height)]
