@@ -117,6 +117,22 @@ def test_the_fast_path_is_the_plain_path(
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize(("h", "w"), [(1, 2), (2, 2), (3, 5), (4, 4)])
+@pytest.mark.parametrize(("i", "keep"), [(5, 5), (2, 5), (5, 3), (3, 4)])
+def test_one_small_map_goes_from_tap_to_tap(size: int, h: int, w: int, i: int, keep: int) -> None:
+    taps = skew_taps(torch.randn((size**2 + 1) // 2, 5, 5, dtype=torch.float64))
+    x = torch.randn(1, i, h, w, dtype=torch.float64)
+    operator = SkewOperator(taps, h, w, scale=torch.tensor(0.7, dtype=torch.float64))
+    assert operator.one_by_taps
+    padded = torch.zeros(1, 5, h, w, dtype=torch.float64)
+    padded[:, :i] = x
+    dense = dense_convolution(kernel_from_taps(taps), h, w)
+    image = (padded.flatten(1) @ dense.T).view(1, 5, h, w)
+    expected = (0.7 * 1.5 * image + 2.0 * padded)[:, :keep]
+    torch.testing.assert_close(operator.finish(x, keep, 1.5, (x, 2.0)), expected)
+
+
 @every_shape
 def test_the_plain_path_is_the_dense_polynomial(shape: tuple[int, ...]) -> None:
     c, i, keep, _, h, w = shape

@@ -21,6 +21,9 @@ from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
 
+Span = tuple[slice, slice]
+"""Rows and columns of a map."""
+
 Made = TypeVar("Made")
 
 
@@ -80,9 +83,8 @@ class SkewOperator:
         # oneDNN likes channels last, but has no float64; torch's own convolution is faster without.
         exact = on_cpu and taps.dtype == torch.float64
         self.layout = torch.contiguous_format if exact else torch.channels_last
-        # The matrix of a 2x2 map has 16 c^2 entries, the kernel 9 c^2: for one map reading them is all.
-        self.fewest_for_matrix = 2 if exact and self.size > 1 else 0
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
+        self.one_by_taps = exact and self.size > 1 and self.by_taps
         self.made: dict[str, Any] = {}
 
     def frame(self, batch: int) -> "Frame":
@@ -168,7 +170,11 @@ class SkewOperator:
     def _shifted(self, x: Tensor, keep: int, factor: float, shift: float) -> Tensor:
         """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
-        if not self.as_matrix or n < self.fewest_for_matrix:
+        if self.one_by_taps and isinstance(n, int) and n == 1:
+            y = _times(self._on_one_map(x, keep), self.scale)
+            y = y if factor == 1.0 else y.mul_(factor)
+            return add_channels(y, x, shift) if shift else y
+        if not self.as_matrix:
             kernel = self._kernel()[:keep, :i]
             if isinstance(n, int) and kernel.numel() < x.numel() and (factor != 1.0 or shift):
                 # Cheaper in the kernel than on the map.
@@ -189,6 +195,32 @@ class SkewOperator:
         y = y if factor == 1.0 else y.mul_(factor)
         y = y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
         return add_channels(y, x, shift) if shift else y
+
+    def _on_one_map(self, x: Tensor, keep: int) -> Tensor:
+        """First `keep` channels of A x / scale for a small map (1, i, H, W), by two products for each tap.
+
+        For one map, reading the numbers of A is all of the work. The held taps are 5 c^2 of them, the kernel
+        9 c^2 and the matrix of a 2x2 map 16 c^2; and pairs of pixels of which one is padding are left out.
+        """
+        taps, pixels, i = self.taps.detach(), x[0].permute(1, 2, 0).contiguous(), x.shape[1]
+        y = F.linear(pixels, taps[0, :keep, :i])
+        for index, tap in enumerate(taps):
+            if index == 0 or (spans := self._overlap(index)) is None:
+                continue
+            here, there = spans
+            y[here] += F.linear(pixels[there], tap[:keep, :i])
+            y[there] -= pixels[here] @ tap[:i, :keep]  # the tap on the other side is -T^T
+        return y.permute(2, 0, 1).unsqueeze(0)
+
+    def _overlap(self, index: int) -> tuple[Span, Span] | None:
+        """Pixels p of the map for which p + t lies on the map too, t the offset of a held tap, and p + t."""
+        h, w = self.height, self.width
+        dy, dx = self._offset(len(self.taps) - 1 + index)
+        if abs(dy) >= h or abs(dx) >= w:
+            return None
+        here = slice(max(0, -dy), h - max(0, dy)), slice(max(0, -dx), w - max(0, dx))
+        there = slice(max(0, dy), h - max(0, -dy)), slice(max(0, dx), w - max(0, -dx))
+        return here, there
 
     def _dense(self) -> Tensor:
         """Matrix with D[(p, o), (q, i)] = K[o, i, q - p]; rows and columns are pixels, then channels."""
@@ -257,16 +289,13 @@ class SkewOperator:
     def _correlate_by_products(self, outer: Tensor, inner: Tensor, total: Tensor | None) -> Tensor:
         """The same by one matrix product for each held tap, with both of its directions side by side."""
         o, i, c = outer.shape[1], inner.shape[1], self.channels
-        h, w = self.height, self.width
         a, b = outer.permute(2, 3, 0, 1).contiguous(), inner.permute(2, 3, 0, 1).contiguous()
         fresh = total is None
         total = outer.new_zeros(len(self.taps), c, c) if total is None else total
         for index, tap in enumerate(total):
-            dy, dx = self._offset(len(self.taps) - 1 + index)
-            if abs(dy) >= h or abs(dx) >= w:
+            if (spans := self._overlap(index)) is None:
                 continue
-            here = slice(max(0, -dy), h - max(0, dy)), slice(max(0, -dx), w - max(0, dx))
-            there = slice(max(0, dy), h - max(0, -dy)), slice(max(0, dx), w - max(0, -dx))
+            here, there = spans
             left, right = a[here].reshape(-1, o), b[there].reshape(-1, i)
             if index == 0:
                 _accumulate(tap[:o, :i], left, right, fresh)

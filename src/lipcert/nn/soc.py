@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, NotProvedError, choose
 from lipcert.kernels.series import SERIES, Family, Series
-from lipcert.kernels.skew import SkewOperator
+from lipcert.kernels.skew import Pivot, SkewOperator
 from lipcert.kernels.skew_norms import (
     CONVERGED_ITERATIONS,
     TRAINING_ITERATIONS,
@@ -34,12 +34,6 @@ polynomials leave a twentieth of their interval free."""
 def _quotient(target: float, norm: Tensor) -> Tensor:
     """Target over norm; a skew operator that is zero (of one channel, say) needs no scale."""
     return target / torch.where(norm > 0, norm, target)
-
-
-def _number(scale: Tensor | None) -> float:
-    """The factor of a scaled operator."""
-    assert scale is not None
-    return float(scale)
 
 
 @register_convolution("soc")
@@ -188,29 +182,44 @@ class SOC(CarriesVector, OrthogonalConv2d):
         stop_early: bool = True,
     ) -> tuple[SkewOperator, Tensor]:
         """The scaled operator, and the vector that its norm was found by."""
+        scale, vector, pivot = self._found_scale(operator, iterations, vector, stop_early=stop_early)
+        return operator.scaled(scale, pivot), vector
+
+    def _found_scale(
+        self,
+        operator: SkewOperator,
+        iterations: int,
+        vector: Tensor | None = None,
+        *,
+        stop_early: bool = True,
+    ) -> tuple[Tensor, Tensor, Pivot | None]:
+        """What the operator is to be multiplied by, the vector that its norm was found by, and the pivot."""
         target = self.family.target[self.kernel_size]
         start = self._start(operator) if vector is None else vector
         if self.family.by_operator_norm:
             pivot = operator_norm_estimate(operator, start, iterations, stop_early=stop_early)
-            return operator.scaled(_quotient(target, pivot[2]), pivot), pivot[0]
+            return _quotient(target, pivot[2]), pivot[0], pivot
         norm, vector = kernel_norm_estimate(operator.taps, start, iterations, stop_early=stop_early)
-        return operator.scaled(_quotient(target, norm)), vector
+        return _quotient(target, norm), vector, None
 
-    def _refuse_hidden_norm(self, height: int, width: int, scale: float) -> None:
-        """Raise for weights whose largest singular vectors are orthogonal to the start of the iteration.
+    def _settled_scale(self, height: int, width: int) -> float:
+        """The scale of evaluation mode, as a number.
 
-        There the scale rests on rounding errors, and another machine would find another one. A second start
-        is drawn by a hash of the weights, which no weights can be made to be orthogonal to.
+        Raises for weights whose largest singular vectors are orthogonal to the start of the iteration. There
+        the scale rests on rounding errors, and another machine would find another one. A second start is
+        drawn by a hash of the weights, which no weights can be made to be orthogonal to.
         """
-        content = self.weight.detach().cpu().double().numpy().tobytes()
-        seed = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
         operator = self._unscaled(height, width)
-        other, _ = self._scale(operator, CHECK_ITERATIONS, self._start(operator, seed))
-        if scale > SETTLED * _number(other.scale):
+        scale = float(self._found_scale(operator, CONVERGED_ITERATIONS)[0])
+        content = self.weight.detach().cpu().double().contiguous().numpy()
+        seed = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
+        start = self._start(operator, seed)
+        if scale > SETTLED * float(self._found_scale(operator, CHECK_ITERATIONS, start)[0]):
             raise NotProvedError(
                 "SOC has weights whose norm the power iteration does not find, which leave open how they are "
                 "scaled; train it again"
             )
+        return scale
 
     def _start(self, operator: SkewOperator, seed: int = 0) -> Tensor:
         if self.family.by_operator_norm:
@@ -224,9 +233,7 @@ class SOC(CarriesVector, OrthogonalConv2d):
 
     def freeze_transform(self, height: int, width: int) -> SkewPolynomial:
         """The polynomial, with the taps as they were trained and the scale as a number beside them."""
-        operator, _ = self._scale(self._unscaled(height, width), CONVERGED_ITERATIONS)
-        scale = _number(operator.scale)
-        self._refuse_hidden_norm(height, width, scale)
+        scale = self._settled_scale(height, width)
         weight = self.weight.detach()
         largest = float(weight.abs().amax())
         if not math.isfinite(largest):
