@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.kernels.cayley import cayley_transform
+from lipcert.kernels.cayley import cayley_product, cayley_transform
 from tests.reference import cayley as reference
 
 SHAPES = [(1, 1), (3, 3), (5, 3), (3, 5), (1, 4), (4, 1)]
@@ -56,3 +56,33 @@ def test_autocast_does_not_reach_the_transform() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         result = cayley_transform(matrix)
     assert torch.equal(result, cayley_transform(matrix))
+
+
+WIDE = [(1, 1), (3, 3), (3, 5), (1, 4), (2, 7)]
+
+
+@pytest.mark.parametrize("shape", WIDE)
+def test_product_is_that_with_the_matrix(shape: tuple[int, int]) -> None:
+    x, matrix = torch.randn(4, shape[1], dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(cayley_product(x, matrix), x @ cayley_transform(matrix).T, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", WIDE)
+def test_gradient_of_the_product(shape: tuple[int, int]) -> None:
+    x, matrix = torch.randn(4, shape[1], dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    assert torch.autograd.gradcheck(cayley_product, (x.requires_grad_(), matrix.requires_grad_()))
+
+
+def test_product_of_batches() -> None:
+    x, matrix = torch.randn(3, 2, 5), torch.randn(3, 5)
+    together = torch.vmap(cayley_product, in_dims=(0, None))(x, matrix)
+    torch.testing.assert_close(together, torch.stack([cayley_product(part, matrix) for part in x]))
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+def test_large_matrices_are_orthonormal_in_single_precision(scale: float) -> None:
+    matrix = torch.randn(300, 500)
+    matrix *= scale / torch.linalg.matrix_norm(matrix, 2)
+    singular = torch.linalg.svdvals(cayley_transform(matrix).double())
+    # As `orthogonality_error` of the layer has it.
+    assert (singular - 1).abs().max() <= (8 + 500**0.5) * torch.finfo(torch.float32).eps * (1 + scale) ** 2

@@ -82,6 +82,20 @@ def test_training_evaluation_and_frozen_agree(case: tuple[int, ...]) -> None:
     torch.testing.assert_close(operator.apply(x), evaluated, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_few_pixels_are_multiplied_without_the_matrix(dtype: torch.dtype) -> None:
+    layer = Cayley(80, 160, 3, stride=2, dtype=torch.promote_types(dtype, torch.float32))
+    x = torch.randn(3, 80, 2, 4, dtype=layer.weight.dtype)
+    assert layer._few_pixels(x.view(3, 320, 1, 2))
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        trained = layer(x)
+        evaluated = layer.eval()(x)
+    assert trained.dtype == evaluated.dtype == dtype
+    # Products over 320 channels, of which few roundings add up; bfloat16 rounds the matrix, too.
+    rounding = 32 * torch.finfo(dtype).eps if dtype != torch.bfloat16 else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(trained, evaluated, rtol=rounding, atol=rounding)
+
+
 def test_the_cache_knows_the_map_size() -> None:
     layer = Cayley(3, 4, 3, dtype=torch.float64).eval().requires_grad_(False)
     small, large = torch.randn(1, 3, 4, 3).double(), torch.randn(1, 3, 6, 5).double()

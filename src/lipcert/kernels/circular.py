@@ -1,5 +1,7 @@
 """Convolutions on a torus: circular padding, and the same map as one matrix per spatial frequency."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,10 +37,15 @@ def pointwise(x: Tensor, matrix: Tensor) -> Tensor:
 
     oneDNN's 1 x 1 convolution is up to three times slower than this on maps of one or two pixels.
     """
+    return on_pixels(x, lambda pixels: F.linear(pixels, matrix))
+
+
+def on_pixels(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of (pixels, in) to maps (N, in, H, W)."""
     batch, channels, height, width = x.shape
     # Flat, or torch would choose the product's form, and with it the bits, by whether gradients are wanted.
-    pixels = x.permute(0, 2, 3, 1).reshape(-1, channels)
-    return F.linear(pixels, matrix).view(batch, height, width, len(matrix)).permute(0, 3, 1, 2)
+    pixels = function(x.permute(0, 2, 3, 1).reshape(-1, channels))
+    return pixels.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -45,6 +45,21 @@ class OfSamples(torch.autograd.Function):
         return torch.unflatten(result, 0, (info.batch_size, -1)), 0
 
 
+def rows_together(
+    function: type[torch.autograd.Function],
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    x: Tensor,
+    *weights: Any,
+) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+    """Rule of a function of (N, ...) and weights that returns a result per sample and what it keeps."""
+    if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]):
+        OfWeights.vmap(info, in_dims)
+    together = x.movedim(in_dims[0], 0).flatten(0, 1)  # type: ignore[arg-type]
+    y, *kept = function.apply(together, *weights)  # type: ignore[no-untyped-call]
+    return (y.unflatten(0, (info.batch_size, -1)), *kept), (0, *[None] * len(kept))
+
+
 class Flags(OfSamples):
     """Which samples are on which side: whole numbers or bools, without a gradient."""
 

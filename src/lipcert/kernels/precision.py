@@ -18,6 +18,14 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """In which precision a product with `tensor` runs here: autocast's, if it is on."""
+    device = tensor.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return tensor.dtype
+
+
 def without_tf32() -> AbstractContextManager[object]:
     """Context in which cuDNN convolves float32 in float32; GPUs that can round its factors to 11 bits."""
     cudnn = torch.backends.cudnn

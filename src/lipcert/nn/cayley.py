@@ -7,8 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lipcert.kernels.cayley import cayley_transform
-from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.kernels.blocks import LEAF
+from lipcert.kernels.cayley import cayley_product, cayley_transform
+from lipcert.kernels.circular import on_pixels
+from lipcert.kernels.precision import at_least_single, without_autocast, working_dtype
 from lipcert.nn.contract import register_convolution
 from lipcert.nn.convolution import Device, OrthogonalConv2d
 from lipcert.nn.determined import refuse_large_scale
@@ -86,6 +88,9 @@ class Cayley(OrthogonalConv2d):
     def transform(self, x: Tensor) -> Tensor:
         """Multiply every Fourier coefficient, or every pixel, by its matrix."""
         size = (x.shape[2], x.shape[3])
+        if self._few_pixels(x):
+            kernel, dtype = self.scaled_kernel(), working_dtype(x)
+            return on_pixels(x, lambda pixels: cayley_product(pixels.to(dtype), kernel[:, :, 0, 0]))
         return apply_matrices(x, self.derived(lambda: self.spectrum(*size), size), self.weight.dtype)
 
     def freeze_transform(self, height: int, width: int) -> Operator:
@@ -93,6 +98,13 @@ class Cayley(OrthogonalConv2d):
         refuse_large_scale(self, copy.deepcopy(self).double().orthogonality_error)
         matrices = self.spectrum(height, width)
         return freeze_matrices(matrices, self.weight.dtype, self.frozen_bias(), (height, width))
+
+    def _few_pixels(self, x: Tensor) -> bool:
+        """Whether a training step is faster without the matrix: the map has fewer pixels than it has rows."""
+        rows = self.out_channels
+        one_matrix = self.weight.shape[-1] == 1 and rows <= self.map_channels
+        pixels = x.shape[0] * x.shape[2] * x.shape[3]
+        return self.training and one_matrix and rows > LEAF and 2 * pixels <= rows
 
     @torch.no_grad()
     def _norm_bound(self) -> float:
