@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lipcert.kernels.blocks import LEAF, accretive_inverse, gram, inverse_cholesky
+from lipcert.kernels.blocks import LEAF, accretive_inverse, gram, inverse_cholesky, times_lower_adjoint
 
 SIZES = [1, LEAF, 2 * LEAF + 3, 4 * LEAF + 6]
 DTYPES = [torch.float64, torch.complex128]
@@ -39,3 +39,10 @@ def test_inverse_cholesky(size: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(
         found @ torch.linalg.cholesky(positive), torch.eye(size, dtype=dtype).expand(2, -1, -1)
     )
+
+
+@every_size
+@every_dtype
+def test_product_with_a_triangle(size: int, dtype: torch.dtype) -> None:
+    matrix, lower = torch.randn(2, 5, size, dtype=dtype), torch.randn(2, size, size, dtype=dtype).tril()
+    torch.testing.assert_close(times_lower_adjoint(matrix, lower), matrix @ lower.mH, rtol=0, atol=1e-12)

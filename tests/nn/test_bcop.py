@@ -5,6 +5,7 @@ import torch
 
 from lipcert.errors import ArgumentError
 from lipcert.kernels.circular import circular_conv2d
+from lipcert.kernels.polar import TRAINING_ERROR
 from lipcert.nn.bcop import BCOP
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 
@@ -119,3 +120,27 @@ def test_half_precision_weights() -> None:
 def test_kernel_of_size_4_is_refused() -> None:
     with pytest.raises(ArgumentError, match="kernel_size: BCOP takes 1, 3, 5, got 4"):
         BCOP(3, 3, 4)
+
+
+@pytest.mark.parametrize("case", [(64, 140, 3, 2), (260, 300, 1, 1), (300, 260, 3, 1)], ids=str)
+@pytest.mark.parametrize("batch", [1, 40])
+def test_large_layers_train_close_to_what_is_evaluated(case: tuple[int, ...], batch: int) -> None:
+    inputs, outputs, kernel, stride = case
+    layer = BCOP(inputs, outputs, kernel, stride=stride)
+    with torch.no_grad():  # condition numbers of some 3
+        layer.bases.add_(0.5 * torch.randn_like(layer.bases) / layer.bases.shape[-2] ** 0.5)
+        layer.weight.add_(0.5 * torch.randn_like(layer.weight) / max(layer.weight.shape) ** 0.5)
+    x = torch.randn(batch, inputs, 4, 4)
+    trained = layer(x)
+    with torch.no_grad():
+        evaluated = layer.eval()(x)
+    assert float((trained - evaluated).norm().detach()) <= TRAINING_ERROR * float(evaluated.norm())
+
+
+def test_large_layers_train_in_the_precision_of_autocast() -> None:
+    layer = BCOP(64, 140, 3, stride=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(torch.randn(2, 64, 4, 4))
+    assert y.dtype == torch.bfloat16
+    y.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())

@@ -67,3 +67,9 @@ def inverse_cholesky(positive: Tensor) -> Tensor:
     result[..., :half, :half], result[..., half:, half:] = first, second
     result[..., half:, :half] = -(second @ (x @ first))
     return result
+
+
+def times_lower_adjoint(matrix: Tensor, lower: Tensor) -> Tensor:
+    """B L^H of (..., m, n) and a lower triangle (..., n, n): blocks of columns leave out what is zero."""
+    ends = range(LEAF, lower.shape[-1] + LEAF, LEAF)
+    return torch.cat([matrix[..., :end] @ lower[..., end - LEAF : end, :end].mH for end in ends], -1)

@@ -177,7 +177,7 @@ def skew_norm_estimate(skew: Tensor, *, block: int = 8, steps: int = 12) -> Tens
     if size < 2:
         return root_mean_square.clamp_min(1.0)
     with torch.no_grad():
-        vectors = _start(size, min(block, size), dtype, skew.device)
+        vectors = start_vectors(size, min(block, size), dtype, skew.device)
         fixed = skew / root_mean_square.clamp_min(torch.finfo(dtype).tiny)
         for _ in range(steps):
             vectors = torch.linalg.qr(fixed @ vectors).Q
@@ -188,7 +188,7 @@ def skew_norm_estimate(skew: Tensor, *, block: int = 8, steps: int = 12) -> Tens
 
 
 @constant(kept=16)
-def _start(size: int, block: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def start_vectors(size: int, block: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The vectors that every block power iteration starts from."""
     generator = torch.Generator(device="cpu").manual_seed(0)
     start = torch.randn(size, block, dtype=torch.float64, device="cpu", generator=generator)

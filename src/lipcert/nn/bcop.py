@@ -3,16 +3,22 @@
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipcert.kernels.bcop import bcop_kernel, bcop_transform
+from lipcert.kernels.bcop import bcop_kernel, bcop_transform, half_shifts
+from lipcert.kernels.blocks import LEAF
 from lipcert.kernels.circular import circular_conv2d
 from lipcert.kernels.orthogonalize import orthonormal_basis, polar_factor
-from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.kernels.polar import polar_product, training_polar_factor
+from lipcert.kernels.precision import at_least_single, without_autocast, working_dtype
 from lipcert.nn.contract import register_convolution
 from lipcert.nn.convolution import Device, OrthogonalConv2d
 from lipcert.nn.determined import refuse_undetermined
 from lipcert.operators.convolution import CircularConvolution
+
+LARGE = 256
+"""Channels from which training takes polar factors and bases by products in place of LAPACK."""
 
 
 @register_convolution("bcop")
@@ -95,15 +101,38 @@ class BCOP(OrthogonalConv2d):
         """Convolve with the kernel, or apply the factors one by one where that takes fewer products."""
         if self.weights_are_constant():
             return circular_conv2d(x, self.derived(lambda: self.kernel().contiguous()))
-        if self._products_by_kernel(x) < self._products_by_factors(x):
+        if self.training and max(self.map_channels, self.out_channels) >= LARGE and self._by_factors(x):
+            return self._train_by_factors(x)
+        if not self._by_factors(x):
             return circular_conv2d(x, self.kernel(any_condition=not self.training))
         matrix, bases = self.factors(any_condition=not self.training)
         return bcop_transform(x, matrix.to(self.weight.dtype), bases.to(self.weight.dtype))
+
+    def _train_by_factors(self, x: Tensor) -> Tensor:
+        """The same by `half_shifts` and polar factors of training: in norm to `TRAINING_ERROR`."""
+        y = x.permute(0, 2, 3, 1).to(working_dtype(x))
+        weight, spans = at_least_single(self.weight), at_least_single(self.bases)
+        expands = self.map_channels <= self.out_channels
+        y = half_shifts(self._times_matrix(y, weight), spans) if expands else half_shifts(y, spans)
+        return (y if expands else self._times_matrix(y, weight)).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def _times_matrix(y: Tensor, weight: Tensor) -> Tensor:
+        """Every pixel times H, which is not formed where there are few pixels."""
+        rows, pixels = min(weight.shape), y.shape[:-1].numel()
+        if rows <= LEAF:
+            return F.linear(y, polar_factor(weight, any_condition=False).to(y.dtype))
+        if len(weight) == rows and 2 * pixels <= rows:
+            return polar_product(y.flatten(0, 2), weight).unflatten(0, y.shape[:-1])
+        return F.linear(y, training_polar_factor(weight).to(y.dtype))
 
     def freeze_transform(self, height: int, width: int) -> CircularConvolution:
         """One circular convolution with the finished kernel."""
         refuse_undetermined(self, self.weight, self.bases)
         return CircularConvolution(self.kernel().contiguous(), self.frozen_bias())
+
+    def _by_factors(self, x: Tensor) -> bool:
+        return self._products_by_factors(x) <= self._products_by_kernel(x)
 
     def _products_by_kernel(self, x: Tensor) -> int:
         """Multiplications to build the kernel (its taps at each factor, c^2 each per row) and to convolve."""
