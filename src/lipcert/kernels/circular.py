@@ -12,23 +12,30 @@ SMALL_MAP = 4
 """Sides up to which a convolution runs on maps in torch's own order of memory."""
 
 
-def circular_pad(x: Tensor, padding: int) -> Tensor:
+def circular_pad(x: Tensor, padding: int, behind: int | None = None) -> Tensor:
     """Wrap the map around by `padding` pixels on each side, also when it is smaller than that.
+
+    Args:
+        x: maps.
+        padding: pixels in front of the first row and column.
+        behind: pixels behind the last ones, if not as many.
 
     >>> circular_pad(torch.tensor([[[[1.0, 2.0]]]]), 2)[0, 0, 2].tolist()
     [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
     """
     height, width = x.shape[-2:]
-    if 2 * padding <= min(height, width):
+    behind = padding if behind is None else behind
+    if padding + behind <= min(height, width):
         # F.pad does the same, but its gradient takes three times as long: a map of zeros for every border.
         for axis in (-2, -1):
-            sizes = [padding, x.shape[axis] - 2 * padding, padding]
+            sizes = [behind, x.shape[axis] - padding - behind, padding]
             first, middle, last = torch.split(x, sizes, axis)
-            x = torch.cat([last, first, middle, last, first], axis)
+            # An empty part would cost the order of memory.
+            x = torch.cat([last, first, middle, last, first] if behind else [last, middle, last], axis)
         return x
     # An index wraps as often as it has to.
-    rows = torch.arange(-padding, height + padding, device=x.device) % height
-    columns = torch.arange(-padding, width + padding, device=x.device) % width
+    rows = torch.arange(-padding, height + behind, device=x.device) % height
+    columns = torch.arange(-padding, width + behind, device=x.device) % width
     return x.index_select(-2, rows).index_select(-1, columns)
 
 
@@ -71,7 +78,9 @@ def circular_conv2d(
     # Borders are long runs of memory where channels come last, and oneDNN prefers that order, but for the
     # smallest maps, which it convolves up to twice as fast in torch's own.
     x = x.contiguous() if max(x.shape[2:]) <= SMALL_MAP else _channels_last(x)
-    return F.conv2d(circular_pad(x, padding), kernel, stride=stride, dilation=dilation, groups=groups)
+    # The last output is at pixel H - stride, so that a stride spares pixels behind the last row and column.
+    wrapped = circular_pad(x, padding, max(0, padding - stride + 1))
+    return F.conv2d(wrapped, kernel, stride=stride, dilation=dilation, groups=groups)
 
 
 def circular_conv_transpose2d(
