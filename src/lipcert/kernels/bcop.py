@@ -155,7 +155,7 @@ def _half_shift(y: Tensor, basis: Tensor, index: int, direction: int) -> tuple[T
         result = y + (torch.roll(half, shift, axis) - half) @ basis.T
         return result, half, torch.roll(y, shift, axis) - result
     some = y.shape[axis] - 1
-    first, last = y.split([some, 1], axis)
+    first, last = torch.split(y, [some, 1], axis)
     inside = torch.roll(y, shift, axis).narrow(axis, 0, some) - first if direction > 0 else first - last
     half = inside @ basis
     moved = half @ basis.T

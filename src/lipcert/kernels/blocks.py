@@ -36,7 +36,8 @@ def accretive_inverse(matrix: Tensor) -> Tensor:
     size = matrix.shape[-1]
     if size <= LEAF:
         # There always is an inverse, so that nobody has to wait for a check.
-        return torch.linalg.inv_ex(matrix).inverse
+        whole: Tensor = torch.linalg.inv_ex(matrix).inverse
+        return whole
     half = size // 2
     above, below = matrix[..., :half, :], matrix[..., half:, :]
     first, c = accretive_inverse(above[..., :half]), below[..., :half]
@@ -58,7 +59,8 @@ def inverse_cholesky(positive: Tensor) -> Tensor:
     if size <= LEAF // 2:
         factor = torch.linalg.cholesky_ex(positive).L
         identity = torch.eye(size, dtype=factor.dtype, device=factor.device).expand_as(factor)
-        return torch.linalg.solve_triangular(factor, identity, upper=False)
+        whole: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False)
+        return whole
     half = size // 2
     first = inverse_cholesky(positive[..., :half, :half])
     x = positive[..., half:, :half] @ first.mH

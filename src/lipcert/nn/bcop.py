@@ -123,7 +123,7 @@ class BCOP(OrthogonalConv2d):
         if rows <= LEAF:
             return F.linear(y, polar_factor(weight, any_condition=False).to(y.dtype))
         if len(weight) == rows and 2 * pixels <= rows:
-            return polar_product(y.flatten(0, 2), weight).unflatten(0, y.shape[:-1])
+            return polar_product(y.flatten(0, 2), weight).view(*y.shape[:-1], rows)
         return F.linear(y, training_polar_factor(weight).to(y.dtype))
 
     def freeze_transform(self, height: int, width: int) -> CircularConvolution:
