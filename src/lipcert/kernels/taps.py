@@ -72,7 +72,8 @@ def every_tap(taps: Tensor) -> Tensor:
 
 def kernel_from_taps(taps: Tensor) -> Tensor:
     """Held taps (T, c, c), centre first, -> the full kernel (c, c, k, k); in memory it is one tap by one."""
-    return every_tap(taps).permute(1, 2, 0).unflatten(2, (kernel_size(taps),) * 2)
+    size = kernel_size(taps)
+    return every_tap(taps).permute(1, 2, 0).view(*taps.shape[1:], size, size)
 
 
 def taps_from_kernel(kernel: Tensor) -> Tensor:

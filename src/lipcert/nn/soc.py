@@ -211,7 +211,7 @@ class SOC(CarriesVector, OrthogonalConv2d):
         """
         operator = self._unscaled(height, width)
         scale = float(self._found_scale(operator, CONVERGED_ITERATIONS)[0])
-        content = self.weight.detach().cpu().double().contiguous().numpy()
+        content = self.weight.detach().cpu().double().contiguous().numpy().data
         seed = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
         start = self._start(operator, seed)
         if scale > SETTLED * float(self._found_scale(operator, CHECK_ITERATIONS, start)[0]):
