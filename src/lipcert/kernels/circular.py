@@ -52,7 +52,7 @@ def on_pixels(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     batch, channels, height, width = x.shape
     # Flat, or torch would choose the product's form, and with it the bits, by whether gradients are wanted.
     pixels = function(x.permute(0, 2, 3, 1).reshape(-1, channels))
-    return pixels.view(batch, height, width, -1).permute(0, 3, 1, 2)
+    return pixels.view(batch, height, width, pixels.shape[1]).permute(0, 3, 1, 2)
 
 
 def _channels_last(x: Tensor) -> Tensor:
