@@ -191,16 +191,19 @@ def test_choose_by_radius_and_class(page: "Page", offered: Choices) -> None:
     wrong = offered.pick("wrong")[0]
     name = offered.images.classes[int(offered.images.labels[wrong])]
     heading = page.locator(f"h2:text-matches('Test image [0-9]+: {name}$')")
-    for _ in range(3):  # a click during an update of the page may be lost
-        page.locator("#lc-class input").click()
-        page.get_by_role("option", name=name, exact=True).click()
-        page.wait_for_timeout(1000)
-        if heading.count():
-            break
+    page.locator("#lc-class input").click()
+    page.get_by_role("option", name=name, exact=True).click()
     heading.wait_for()
     radius_after("wrong")
     assert page.locator("#lc-panel h2").inner_text() == f"Test image {wrong}: {name}"
     assert page.locator("#lc-panel .lc-bad").inner_text() == f"wrong: it is {name}"
+
+
+def test_the_last_of_quick_choices_wins(page: "Page", offered: Choices) -> None:
+    for order in ("smallest radius", "wrong", "largest radius"):
+        page.locator("#lc-order input").click()
+        page.get_by_role("option", name=order, exact=True).click()
+    page.wait_for_selector(f"h2:has-text('Test image {offered.pick('largest radius')[0]}:')")
 
 
 def test_drag_the_slider(page: "Page", digits: Dataset) -> None:

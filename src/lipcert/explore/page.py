@@ -108,16 +108,17 @@ def build_page(session: Session, network: str) -> "gradio.Blocks":
             # The box is emptied again, ready for the next picture.
             return {**answer(session.own_picture(path)), file: None}
 
-        shared: dict[str, Any] = {"api_visibility": "private", "show_progress_on": panel}
+        # By default gradio drops a choice that is made while an answer is computed; here the last one wins.
+        shared: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
         everything = [indices, start, gallery, panel, notice]
         gr.on(
             [page.load, order.input, classes.input],
-            choose, [order, classes], everything, **shared,
+            choose, [order, classes], everything, show_progress_on=panel, **shared,
         )  # fmt: skip
-        more.click(turn, [indices, start], [start, gallery], api_visibility="private")
-        gallery.select(select, [indices, start], [panel, notice, index], **shared)
-        index.submit(typed, [index], [panel, notice], **shared)
-        file.upload(dropped, [file], [panel, notice, file], **shared)
+        more.click(turn, [indices, start], [start, gallery], **shared)
+        gallery.select(select, [indices, start], [panel, notice, index], show_progress_on=panel, **shared)
+        index.submit(typed, [index], [panel, notice], show_progress_on=panel, **shared)
+        file.upload(dropped, [file], [panel, notice, file], show_progress_on=panel, **shared)
     return page
 
 
