@@ -36,8 +36,10 @@ def compare(
 ) -> None:
     """Train one network with each convolution for the same time, and compare them.
 
-    Ten minutes each unless --minutes or --epochs says otherwise; the fast recipe decides all else. Writes a
-    table, comparison.json and comparison.html with all curves. The same command goes on where it was stopped.
+    Ten minutes each, unless --minutes or --epochs says otherwise.
+    The fast recipe decides the other options.
+    Writes comparison.json and comparison.html, a page with all curves.
+    The same command goes on where it was stopped.
 
     Examples:
 
