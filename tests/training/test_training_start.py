@@ -15,6 +15,7 @@ import lipcert as lc
 from lipcert import zoo
 from lipcert.certify.curve import RADII
 from lipcert.cli.train import collect_options
+from lipcert.data import Dataset
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.models.lipconvnet import LipConvnet
 from lipcert.models.storage import load as load_weights
@@ -24,6 +25,7 @@ from lipcert.runs.naming import find_run
 from lipcert.training import loop
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
+from lipcert.training.parts import Split
 from lipcert.training.start import begin_with, refuse_other_split
 
 from .test_training_loop import QUICK, StopAt, assert_same_bits, weights
@@ -170,11 +172,16 @@ def test_no_file_of_a_run_is_changed_by_those_that_start_from_it(first: Path, tm
     assert_same_bits(before, load_file(first / "best.safetensors"))
 
 
-@pytest.mark.parametrize("changes", [{"seed": 1}, {"held_out": 100}])
-def test_images_that_the_start_has_learned_select_nothing(
-    first: Path, tmp_path: Path, changes: dict[str, int]
-) -> None:
-    later = replace(QUICK, start_from=str(first), **changes)  # type: ignore[arg-type]
+def test_fewer_images_may_be_held_out_than_at_the_start_but_not_more(first: Path, tmp_path: Path) -> None:
+    fewer = replace(QUICK, epochs=1, start_from=str(first), held_out=100)
+    train(fewer, tmp_path / "fewer")
+    more = replace(QUICK, epochs=1, start_from=str(tmp_path / "fewer"))
+    with pytest.raises(ArgumentError, match=r"images that trained it .* seed 0, its held_out 100 or fewer"):
+        train(more, tmp_path / "more")
+
+
+def test_images_that_the_start_has_learned_select_nothing(first: Path, tmp_path: Path) -> None:
+    later = replace(QUICK, start_from=str(first), seed=1)
     with pytest.raises(ArgumentError, match=r"images that trained it .* seed 0, its held_out 5000"):
         train(later, tmp_path / "later")
     shutil.copytree(first, tmp_path / "copy")
@@ -209,10 +216,15 @@ def test_other_files_in_the_folder_of_the_start_are_refused(tmp_path: Path) -> N
 def test_the_split_of_the_zoo_is_kept() -> None:
     config = TrainConfig(data="cifar10", start_from="lipconvnet5-cifar10")
     start = find_run("lipconvnet5-cifar10")
-    refuse_other_split(start, config, "anything")
-    refuse_other_split(start, replace(config, data="cifar100", seed=1), "anything")
-    with pytest.raises(ArgumentError, match="use its seed 0, its held_out 5000"):
-        refuse_other_split(start, replace(config, seed=1), "anything")
+    pixels, labels = torch.zeros(60_000, 1, 1, 1, dtype=torch.uint8), torch.arange(60_000) % 10
+    images = Dataset("like cifar10", pixels, labels, tuple("0123456789"))
+    split = Split(images, images, images.fingerprint, images.labels)
+    refuse_other_split(start, config, split)
+    refuse_other_split(start, replace(config, data="cifar100", seed=1), split)
+    refuse_other_split(start, replace(config, held_out=1000), split)
+    for changes in ({"seed": 1}, {"held_out": 5010}, {"seed": 1, "held_out": 1000}):
+        with pytest.raises(ArgumentError, match="use its seed 0, its held_out 5000 or fewer"):
+            refuse_other_split(start, replace(config, **changes), split)
 
 
 def test_a_start_is_one_thing(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

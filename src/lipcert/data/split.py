@@ -49,8 +49,13 @@ def hold_out(dataset: Dataset, count: int = 5000, seed: int = 0) -> HeldOut:
     Raises:
         ArgumentError: `count` is below the number of classes, or a class has a single image.
     """
-    present = int((dataset.labels.bincount() > 0).sum())
-    return stratified(dataset.labels, min(count, max(len(dataset) // 10, present)), Stream.HOLD_OUT, seed)
+    return held_out_by(dataset.labels, count, seed)
+
+
+def held_out_by(labels: Tensor, count: int, seed: int) -> HeldOut:
+    """What `hold_out` chooses in a set with these labels."""
+    present = int((labels.bincount() > 0).sum())
+    return stratified(labels, min(count, max(len(labels) // 10, present)), Stream.HOLD_OUT, seed)
 
 
 def stratified(labels: Tensor, count: int, stream: Stream, seed: int) -> HeldOut:

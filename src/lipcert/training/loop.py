@@ -155,7 +155,7 @@ class Trainer:
         self.started_from: dict[str, Any] | None = None
         if config.start_from is not None and checkpoint is None:
             start = find_run(config.start_from)
-            refuse_other_split(start, config, split.fingerprint)
+            refuse_other_split(start, config, split)
             self.started_from = begin_with(self.model, start, config.start_from)
             head = "its own" if self.started_from["head"] == "taken" else "a new, random"
             progress.say(f"starts from {config.start_from}, with {head} head")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lipcert.data.augment import Augmentation, CropFlip
 from lipcert.data.dataset import Dataset
@@ -22,11 +23,15 @@ from lipcert.training.losses import AnnealingLoss, CertificateLoss, EMMALoss, Ma
 
 @dataclass(frozen=True)
 class Split:
-    """Training images in two parts, and a fingerprint of both and of where they were cut."""
+    """Training images in two parts, and a fingerprint of both and of where they were cut.
+
+    `labels` are those of all images in the order of the data set; arrays that a caller gave have none.
+    """
 
     images: Dataset
     held_out: Dataset
     fingerprint: str
+    labels: Tensor | None = None
 
 
 def load_split(config: TrainConfig) -> Split:
@@ -40,6 +45,7 @@ def load_split(config: TrainConfig) -> Split:
         images=dataset.subset(parts.train),
         held_out=dataset.subset(parts.validation),
         fingerprint=f"images {dataset.fingerprint}, split {parts.fingerprint}",
+        labels=dataset.labels,
     )
 
 

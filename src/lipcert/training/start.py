@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from lipcert.data.split import held_out_by
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.files import home_path
 from lipcert.models.network import Network, NetworkConfig
@@ -12,6 +15,7 @@ from lipcert.runs.checkpoint import read_checkpoint
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.naming import find_run
 from lipcert.runs.run import Run
+from lipcert.training.parts import Split
 
 BODY = (
     "architecture",
@@ -96,34 +100,39 @@ def begin_with(model: Network, start: Run, source: str) -> dict[str, Any]:
     }
 
 
-def refuse_other_split(start: Run, config: TrainConfig, split: str) -> None:
+def refuse_other_split(start: Run, config: TrainConfig, split: Split) -> None:
     """Raise if images that trained the start network may select or test this run.
+
+    Every image that this run holds out must have been held out by the start too. A run may hold out fewer:
+    what it then trains on in addition selects nothing.
 
     Args:
         start: the network, from `find_run`.
         config: of the run that begins.
-        split: fingerprint of its images and of where they were cut.
+        split: its images.
 
     Raises:
         ArgumentError: the data are the same, but were split otherwise.
     """
-    if start.data is None or _place(start.data) != _place(config.data):
+    if split.labels is None or start.data is None or _place(start.data) != _place(config.data):
         return
     seed, held_out, image_size = (
         start.options.get(name, getattr(TrainConfig, name)) for name in ("seed", "held_out", "image_size")
     )
-    same = (seed, held_out) == (config.seed, config.held_out)
-    if (start_split := _split_of(start)) is not None:
-        own_split = split
-        if image_size != config.image_size:
-            # Images of another size have another hash; the second part still shows how they were split.
-            start_split, own_split = (text.partition(", split ")[2] for text in (start_split, own_split))
-        same = same and start_split == own_split
-    if not same:
+    then, now = (
+        held_out_by(split.labels, *choice) for choice in ((held_out, seed), (config.held_out, config.seed))
+    )
+    kept = bool(torch.isin(now.validation, then.validation).all())
+    if (recorded := _split_of(start)) is not None:
+        images, _, cut = recorded.partition(", split ")
+        # Images of another size have another hash; the second part still shows how they were split.
+        kept = kept and cut == then.fingerprint
+        kept = kept and (image_size != config.image_size or split.fingerprint.startswith(f"{images}, "))
+    if not kept:
         raise ArgumentError(
             f"start_from: {config.start_from} was trained on {config.data} too, but with another split, so "
             f"images that trained it would select or test this run; use its seed {seed}, its held_out "
-            f"{held_out} and the same files"
+            f"{held_out} or fewer, and the same files"
         )
 
 
