@@ -189,7 +189,7 @@ def test_more_pictures_make_larger_batches_and_fewer_passes(
     photos, monkeypatch, pictures, batch_size, epochs
 ):
     known = recipes._Images(int(0.72 * pictures), pictures, 10, True)
-    monkeypatch.setattr(recipes, "_look_at", lambda data: known)
+    monkeypatch.setattr(recipes, "_look_at", lambda data, held_out: known)
     options = recipes.apply_recipe("fast", {"data": str(photos)}).options
     assert (options["batch_size"], options["epochs"]) == (batch_size, epochs)
 

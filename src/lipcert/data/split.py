@@ -52,7 +52,7 @@ def hold_out(dataset: Dataset, count: int = 5000, seed: int = 0) -> HeldOut:
     return held_out_by(dataset.labels, count, seed)
 
 
-def held_out_by(labels: Tensor, count: int, seed: int) -> HeldOut:
+def held_out_by(labels: Tensor, count: int, seed: int = 0) -> HeldOut:
     """What `hold_out` chooses in a set with these labels."""
     present = int((labels.bincount() > 0).sum())
     return stratified(labels, min(count, max(len(labels) // 10, present)), Stream.HOLD_OUT, seed)

@@ -220,7 +220,12 @@ class TrainConfig:
         5000, DATA, "Training images kept for selection, at most a tenth of them.", "[1, 1e9]"
     )
     eval_every: int = option(1, RECORDS, "Epochs between held-out evaluations.", "[1, 1e6]")
-    seed: int = option(0, TRAINING, "Seed of weights, split, order and augmentation.", "[0, 4294967295]")
+    seed: int = option(
+        0,
+        TRAINING,
+        "Seed of weights, order and augmentation; the same images are held out with every seed.",
+        "[0, 4294967295]",
+    )
     precision: str = option("fp32", MACHINE, "fp32 or bf16-mixed.", choices=("fp32", "bf16-mixed"))
     devices: int = option(1, MACHINE, "Processes per machine, one device each.", "[1, 1024]")
     nodes: int = option(1, MACHINE, "Machines (with torchrun or SLURM).", "[1, 1e6]")

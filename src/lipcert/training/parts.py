@@ -35,10 +35,13 @@ class Split:
 
 
 def load_split(config: TrainConfig) -> Split:
-    """Read the training images and hold some out for selection; the test set stays unread."""
+    """Read the training images and hold some out for selection; the test set stays unread.
+
+    Runs with other seeds hold out the same images, so that they can be compared, averaged and continued.
+    """
     dataset = load(config.data, split="train", image_size=config.image_size)
     try:
-        parts = hold_out(dataset, config.held_out, config.seed)
+        parts = hold_out(dataset, config.held_out)
     except ArgumentError as error:
         raise ArgumentError(f"held_out: {config.data} cannot be split ({error})") from error
     return Split(

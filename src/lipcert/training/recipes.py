@@ -79,7 +79,7 @@ def apply_recipe(name: str, given: Mapping[str, Any]) -> Chosen:
 
 
 def _fast(given: Mapping[str, Any]) -> Chosen:
-    images = _look_at(str(given.get("data", TrainConfig.data)))
+    images = _look_at(str(given.get("data", TrainConfig.data)), given.get("held_out", TrainConfig.held_out))
     side = given.get("image_size") or TRANSFER_SIDE
     transfers = images.is_folder and side % TRANSFER_SIDE == 0 and not given.keys() & NETWORK_OPTIONS
     # A step has a fixed cost, that of the weights; with few pictures it would be most of the time.
@@ -144,17 +144,18 @@ def _precision() -> str:
     return "bf16-mixed" if has_bf16() else "fp32"
 
 
-def _look_at(data: str) -> _Images:
+def _look_at(data: str, held_out: int) -> _Images:
     if data in ARCHIVES:
-        return _Images(45_000, 50_000, 10 if data == "cifar10" else 100, False)
+        return _Images(50_000 - min(held_out, 5000), 50_000, 10 if data == "cifar10" else 100, False)
     if data == "digits":
-        return _Images(1294, 1437, 10, False)
+        return _Images(1437 - min(held_out, 143), 1437, 10, False)
     root = home_path(data)
     test_share = 0 if has_splits(root) else 1 / TEST_SHARE
     root = root / "train" if has_splits(root) else root
     folders = [entry for entry in root.iterdir() if entry.is_dir()]
     total = sum(file.suffix.lower() in SUFFIXES for folder in folders for file in folder.iterdir())
-    return _Images(int(0.9 * (1 - test_share) * total), total, len(folders), True)
+    train = int((1 - test_share) * total)
+    return _Images(train - min(held_out, train // 10), total, len(folders), True)
 
 
 def _explanation(options: Mapping[str, Any], given: Mapping[str, Any], images: _Images) -> str:

@@ -116,12 +116,10 @@ def refuse_other_split(start: Run, config: TrainConfig, split: Split) -> None:
     """
     if split.labels is None or start.data is None or _place(start.data) != _place(config.data):
         return
-    seed, held_out, image_size = (
-        start.options.get(name, getattr(TrainConfig, name)) for name in ("seed", "held_out", "image_size")
+    held_out, image_size = (
+        start.options.get(name, getattr(TrainConfig, name)) for name in ("held_out", "image_size")
     )
-    then, now = (
-        held_out_by(split.labels, *choice) for choice in ((held_out, seed), (config.held_out, config.seed))
-    )
+    then, now = (held_out_by(split.labels, count) for count in (held_out, config.held_out))
     kept = bool(torch.isin(now.validation, then.validation).all())
     if (recorded := _split_of(start)) is not None:
         images, _, cut = recorded.partition(", split ")
@@ -131,8 +129,8 @@ def refuse_other_split(start: Run, config: TrainConfig, split: Split) -> None:
     if not kept:
         raise ArgumentError(
             f"start_from: {config.start_from} was trained on {config.data} too, but with another split, so "
-            f"images that trained it would select or test this run; use its seed {seed}, its held_out "
-            f"{held_out} or fewer, and the same files"
+            f"images that trained it would select or test this run; use its held_out {held_out} or "
+            "fewer, and the same files"
         )
 
 
