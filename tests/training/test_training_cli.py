@@ -162,17 +162,23 @@ def test_a_folder_of_photographs_starts_from_the_zoo(photos, tmp_path):
     options, reason = collect_options(given, out=tmp_path / "new", config=None, resume=False)
     assert (options.start_from, options.image_size, options.width) == ("lipconvnet5-cifar10", 32, 16)
     assert (options.batch_size, options.epochs, options.ema) == (16, 30, 0.9)
+    assert (options.mirrored, options.eval_every) == (True, 5)
     for part in (
         "for 80 pictures of 2 classes",
         "network: the weights of lipconvnet5-cifar10, because it was trained on photos",
         "pictures: cut to their centre square and resized to 32x32, as its own were; in training mirrored "
         "and shifted by up to 2 pixels",
         "length: 30 epochs of 3 steps",
+        "certificates: of the mean over a picture and its mirror image (--no-mirrored: ",
     ):
         assert part in reason
-    own, reason = collect_options(given | {"width": 4}, out=tmp_path / "new", config=None, resume=False)
+    own, reason = collect_options(
+        given | {"width": 4, "augment": "none"}, out=tmp_path / "new", config=None, resume=False
+    )
     assert (own.start_from, own.image_size) == (None, 32)
     assert "a LipConvnet-5 of width 4 with random weights\n" in reason
+    assert not own.mirrored
+    assert "mirror" not in reason
 
 
 @pytest.mark.parametrize(("side", "start"), [(64, "lipconvnet5-cifar10"), (48, None)])

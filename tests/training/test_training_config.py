@@ -107,7 +107,7 @@ def test_interval(text, interval):
 
 def test_only_what_decides_the_weights_counts_as_a_change():
     old = TrainConfig(checkpoint_every="5m", lr=0.1, seed=1)
-    assert old.changes(TrainConfig(checkpoint_every="1m", tensorboard=True, lr=0.1, seed=1)) == []
+    assert old.changes(TrainConfig(checkpoint_every="1m", mirrored=True, lr=0.1, seed=1)) == []
     assert old.changes(TrainConfig(lr=0.2, seed=2)) == ["lr: 0.1 -> 0.2", "seed: 1 -> 2"]
 
 

@@ -88,6 +88,24 @@ def assert_proved_of(out, weights):
     torch.testing.assert_close(network.logits(images), expected, rtol=0, atol=1e-9)
 
 
+def test_a_mirrored_run_proves_the_mean_over_both_images(tmp_path):
+    plain = with_options(epochs=1)
+    train(plain, tmp_path)
+    before = weights(tmp_path)
+    train(with_options(epochs=1, mirrored=True), tmp_path, resume=True)
+    assert_same_bits(weights(tmp_path), before)
+    network, model = (
+        read_network(tmp_path / "best.proved.safetensors"),
+        load_model(tmp_path / "best.safetensors"),
+    )
+    assert network.name.endswith("mirrored")
+    assert read_records(tmp_path).header.network_sha256 == network.hash
+    images = torch.rand(4, *network.input_shape, dtype=torch.float64)
+    with torch.no_grad():
+        expected = (model.double()(images) + model(images.flip(3))) / 2
+    torch.testing.assert_close(network.logits(images), expected, rtol=0, atol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """One run that nothing interrupts."""

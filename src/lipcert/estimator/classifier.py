@@ -46,7 +46,7 @@ from lipcert.training.start import network_options, weights_of
 
 NOT_HERE = frozenset(
     {"data", "image_size", "start_from", "held_out", "eval_every", "seed", "devices", "nodes", "minutes"}
-    | {"checkpoint_every", "tensorboard"}
+    | {"checkpoint_every", "tensorboard", "mirrored"}
 )
 """Options of runs on images that a folder or a name stands for, and that keep records."""
 DEFAULTS: dict[str, Any] = {

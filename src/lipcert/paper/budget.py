@@ -52,6 +52,7 @@ class Budget:
             "head": network.head,
             "gamma": self.gamma if network.gamma and self.gamma is not None else network.gamma,
             "seed": seed,
+            "mirrored": False,  # the paper's networks are not
         }
         if network.conv != "soc":  # the only one with a series; the others keep the option's default
             options["series"] = TrainConfig.series
@@ -83,7 +84,7 @@ WORDS = {
     "weight_decay": "weight decay {:g}", "loss": "{} loss", "offset": "offset {:g}",
     "augment": "augmentation {}", "crop": "crops padded by {}", "image_size": "images of {} pixels",
     "ema": "averaged by {:g}", "precision": "{}", "held_out": "{} held out",
-    "eval_every": "evaluated every {} epochs",
+    "eval_every": "evaluated every {} epochs", "mirrored": "mirrored",
 }  # fmt: skip
 """Text of a label for the value of an option; other options are shown by name."""
 

@@ -55,7 +55,9 @@ def plan(convolutions: Sequence[str], given: Mapping[str, Any], out: Path) -> tu
     jobs = []
     for conv in convolutions:
         own = {name: value for name, value in given.items() if name != "series" or conv == "soc"}
-        config = TrainConfig.from_dict(apply_recipe("fast", own | {"conv": conv}).options)
+        config = TrainConfig.from_dict(
+            apply_recipe("fast", {"mirrored": False} | own | {"conv": conv}).options
+        )
         jobs.append(Job(config, out / conv))
     return tuple(jobs)
 

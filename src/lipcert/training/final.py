@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lipcert.certify.averages import mirrored
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import prove
@@ -57,6 +58,7 @@ def certify_models(
     for name, (file, step) in models.items():
         say(f"certifying {len(images)} test images with the {name} model (step {step})")
         network = prove(load_model(out / file), classes=images.classes).to(device)
+        network = mirrored(network) if config.mirrored else network
         accuracy, certificates = proved_accuracy(network, images)
         found[name] = {"step": step, "epoch": step / steps_per_epoch} | accuracy
         if name == "best":

@@ -114,6 +114,10 @@ def _fast(given: Mapping[str, Any]) -> Chosen:
     options |= given
     if options["optimizer"] == "sgd":
         options["batch_size"] = given.get("batch_size", min(128, options["batch_size"]))
+    if "eval_every" not in given:  # an evaluation takes a tenth of an epoch's time
+        options["eval_every"] = 2 if "minutes" in given else max(1, options["epochs"] // 6)
+    # Training on mirror images has made the classes symmetric already.
+    options.setdefault("mirrored", TrainConfig(**options).crops)
     if "minutes" in given:
         del options["epochs"]
     elif images.is_folder and "ema" not in given:
@@ -165,6 +169,9 @@ def _explanation(options: Mapping[str, Any], given: Mapping[str, Any], images: _
         "pictures": _pictures(options, images),
         "length": _length(options, images),
         "optimizer": f"{options['optimizer']}, batches of {options['batch_size']}",
+        "certificates": "of the mean over a picture and its mirror image (--no-mirrored: of it alone)"
+        if options["mirrored"]
+        else "",
         "precision": "bfloat16, which is fast on this machine"
         if options["precision"] == "bf16-mixed"
         else "float32",
