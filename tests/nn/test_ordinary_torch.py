@@ -156,6 +156,23 @@ def test_a_network_in_training_is_mapped_and_carries_on(conv: str, series: str |
     assert torch.equal(model(IMAGES), twin(IMAGES))  # both went on from the same state
 
 
+@pytest.mark.parametrize(
+    ("conv", "series"), [*((name, None) for name in CONVOLUTIONS), ("soc", "exponential")]
+)
+def test_a_network_that_was_differentiated_in_training_is_copied_and_carries_on(
+    conv: str, series: str | None
+) -> None:
+    """What training carries is a plain tensor afterwards, not one of the transforms, nested or not."""
+    model = network(conv, "hh1", "lln", series).train()
+    del model[2]  # Center changes its running mean, which torch.func refuses
+    twin = copy.deepcopy(model)
+    torch.func.jacrev(model)(IMAGES[:1])
+    torch.func.jacrev(torch.func.grad(lambda images: model(images).square().sum()))(IMAGES[:1])
+    for _ in range(2):
+        twin(IMAGES[:1])
+    assert torch.equal(copy.deepcopy(model)(IMAGES), twin(IMAGES))
+
+
 @pytest.mark.parametrize("conv", CONVOLUTIONS)
 def test_averages_made_before_the_first_step(conv: str) -> None:
     model = network(conv, "hh1", "lln").train()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from torch import Tensor, nn
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 NAME = "vector"
 
@@ -17,6 +18,12 @@ class CarriesVector(nn.Module):
     """
 
     vector: Tensor
+
+    def carry(self, vector: Tensor) -> None:
+        """Keep a vector for the next step; the wrappers of torch.func do not outlive their transform."""
+        while is_functorch_wrapped_tensor(vector):
+            vector = get_unwrapped(vector)
+        self.vector = vector
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.vector = fn(self.vector)

@@ -26,5 +26,5 @@ class KernelNorm(CarriesVector):
         start = self.vector if carried else converged_vector(kernel, height, width)
         norm, vector = convolution_norm(kernel, start, TRAINING_ITERATIONS if carried else 1)
         if training:
-            self.vector = vector
+            self.carry(vector)
         return norm

@@ -170,7 +170,7 @@ class SOC(CarriesVector, OrthogonalConv2d):
             scaled, vector = self._scale(operator, TRAINING_ITERATIONS, self.vector, stop_early=False)
         else:
             scaled, vector = self._scale(operator, CONVERGED_ITERATIONS, stop_early=False)
-        self.vector = vector.to(self.weight.dtype)
+        self.carry(vector.to(self.weight.dtype))
         return scaled
 
     def _scale(
