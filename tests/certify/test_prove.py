@@ -461,10 +461,16 @@ def test_what_can_be_proved_can_be_saved(tmp_path: Path) -> None:
         (nn.Linear(4, 2), 5, None, r"input_shape: expected integers such as \(3, 32, 32\), got 5"),
         (nn.Linear(4, 2), (0,), None, "input_shape: expected positive sides"),
         (nn.Flatten(), (2, 1, 1), 5, "classes: expected 2 names, one for each logit, got 5"),
-        (nn.Linear(4, 2, device="meta"), (1, 1, 4), None, "model: cannot be copied and converted to float64"),
+        (nn.Linear(4, 2, device="meta"), (1, 1, 4), None, "^model: Linear cannot be copied and converted to"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Sequential(nn.Tanh(), nn.LazyLinear(2))),
+            (1, 2, 2),
+            None,
+            r"^1\.1: LazyLinear cannot be copied and converted to float64 \(.*uninitialized parameter",
+        ),
         (nn.Linear(4, 2), (4,), None, r"input_shape: expected \(C, H, W\) of one image, got \(4,\)"),
     ],
-    ids=["none", "number", "empty", "classes", "meta", "vectors"],
+    ids=["none", "number", "empty", "classes", "meta", "lazy", "vectors"],
 )
 def test_arguments_of_another_kind_are_refused(model: Any, shape: Any, classes: Any, message: str) -> None:
     with pytest.raises(LipcertError, match=message):

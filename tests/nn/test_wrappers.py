@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+import lipcert as lc
 from lipcert.nn.heads import NormalizedLinear
 from lipcert.nn.shape import Flatten
 from lipcert.nn.wrappers import device_of, unwrap
@@ -19,6 +20,23 @@ def test_wrappers_are_taken_off_however_many_there_are() -> None:
     assert unwrap(inner) is inner
     assert unwrap(nn.DataParallel(nn.DataParallel(inner))) is inner
     assert isinstance(unwrap(AveragedModel(inner)), nn.Sequential)
+
+
+def test_wrapped_parts_of_a_network_are_read_as_what_is_inside() -> None:
+    class Block(nn.Module):
+        def __init__(self, body: nn.Module) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 0.5 * x + 0.5 * self.body(x)
+
+    conv = nn.Conv2d(2, 2, 3, padding=1)
+    plain, wrapped = (
+        lc.prove(nn.Sequential(Block(body), nn.Flatten(), nn.Tanh()), (2, 3, 3)).operator
+        for body in (conv, AveragedModel(nn.DataParallel(conv)))
+    )
+    assert wrapped == plain
 
 
 @pytest.mark.slow  # the first torch.compile imports half of torch

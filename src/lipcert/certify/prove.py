@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SMALLEST = 2.0**-1000
 """Weights below this are replaced by zero: some processors would take the smallest floats for zero."""
+_NOT_COPIED = (RuntimeError, NotImplementedError, ValueError, TypeError)
 
 
 def prove(
@@ -59,13 +60,7 @@ def prove(
             f"input_shape: expected (C, H, W) of one image, got {shape}; for vectors of n numbers use "
             "(n, 1, 1) and start with nn.Flatten()"
         )
-    try:
-        exact = _copy(model).cpu().double().eval().requires_grad_(False)
-    except RecursionError as error:
-        raise NotProvedError(f"model: {TOO_DEEP}") from error
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise NotProvedError(f"model: cannot be copied and converted to float64 ({reason})") from error
+    exact = _exact(model)
     with torch.inference_mode(False), torch.no_grad():
         try:
             operator = read_model(exact, shape, _prove)
@@ -111,6 +106,33 @@ def proved_for(model: nn.Module | ProvedNetwork, images: "Images") -> ProvedNetw
         check_images(batch, () if batch.is_nested else tuple(batch.shape[1:]))
         known = tuple(batch.shape[1:])
     return prove(inner, known)
+
+
+def _exact(model: nn.Module) -> nn.Module:
+    """A copy in float64, on the CPU, in evaluation mode.
+
+    Raises:
+        NotProvedError: by path and name, a part without numbers (lazy, meta) or one of TorchScript.
+    """
+
+    def copied(part: nn.Module) -> nn.Module:
+        return _copy(part).cpu().double().eval().requires_grad_(False)
+
+    try:
+        return copied(model)
+    except RecursionError as error:
+        raise NotProvedError(f"model: {TOO_DEEP}") from error
+    except _NOT_COPIED:
+        for path, part in reversed(list(model.named_modules())):  # parts come before what holds them
+            try:
+                copied(part)
+            except _NOT_COPIED as error:
+                reason = str(error).partition("\n")[0]
+                raise NotProvedError(
+                    f"{path or 'model'}: {type(part).__name__} cannot be copied and converted to float64 "
+                    f"({reason}); use a plain module with numbers of its own"
+                ) from error
+        raise
 
 
 def _copy(model: nn.Module) -> nn.Module:

@@ -16,6 +16,7 @@ from lipcert.models.graph import is_plain_sequence
 from lipcert.models.plain import PLAIN
 from lipcert.models.trace import trace
 from lipcert.nn.contract import LipschitzModule
+from lipcert.nn.wrappers import unwrap
 from lipcert.operators import Concatenation, Operator, Sequence, Shape, WeightedSum
 from lipcert.operators.operator import LARGEST_MAP
 
@@ -41,6 +42,7 @@ def read_model(model: nn.Module, shape: Shape, place: Place) -> Operator:
 
     def read(module: nn.Module, shape: Shape, path: str) -> Operator:
         """The operator of a module, cached for a forward that calls it twice."""
+        module = unwrap(module)
         key = (id(module), shape, path)
         if key not in known:
             known[key] = (module, fresh(module, shape, path))  # kept, so that no other module gets its id
