@@ -157,6 +157,8 @@ def test_layers_without_parameters_run_on_the_device_and_without_tf32() -> None:
 
 
 def test_other_modules_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"input_shape: expected integers such as \(4, 8, 8\), got 4"):
+        lc.contract(lc.MaxMin(), 4)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="layer: expected a LipschitzModule, got Linear"):
         lc.contract(nn.Linear(2, 2), (2,))
 

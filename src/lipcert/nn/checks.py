@@ -1,6 +1,7 @@
 """Checks of the contract of a layer, for user-defined layers too: `lipcert.contract`."""
 
 import copy
+import operator as python
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -282,7 +283,12 @@ def contract(
         raise ArgumentError(
             f"layer: expected a LipschitzModule, got {type(layer).__name__}; docs/add-a-layer.md shows one"
         )
-    shape = tuple(input_shape)
+    try:
+        shape = tuple(map(python.index, input_shape))
+    except TypeError as error:
+        raise ArgumentError(
+            f"input_shape: expected integers such as (4, 8, 8), got {input_shape!r}"
+        ) from error
     layer = copy.deepcopy(layer).to(device)
     if not any(t.is_floating_point() for t in (*layer.parameters(), *layer.buffers())):
         # Checks take precision and device from the layer, also from one without numbers.
