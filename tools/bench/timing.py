@@ -39,6 +39,8 @@ class Timing:
 
 _IN_PLACE = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: torch.ops.aten.baddbmm}
 """Products that torch's table of formulas does not know, and those that cost as much."""
+_PACKED = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""A product whose matrix is opaque: its operations follow from the vectors at both ends."""
 
 
 class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,7 +56,9 @@ class _Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         operation = func._overloadpacket
         formula = flop_registry.get(_IN_PLACE.get(operation, operation))
-        if formula is not None:
+        if operation is _PACKED:
+            self.flops += 2 * args[0].numel() * result.shape[-1]
+        elif formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
         return result
 

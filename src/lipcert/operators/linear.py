@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipcert.errors import ArgumentError
+from lipcert.kernels.packed import Packed, packed_linear, packing_pays
 from lipcert.operators.operator import Operator, RoundingError, Shape
 from lipcert.proofs.distances import pair_distance_bounds
 from lipcert.proofs.rounding import TINY, frobenius_upper_bound, gamma, product_up, sqrt_up, sum_up
@@ -35,6 +36,9 @@ class Matrix(Operator):
 
     def apply(self, x: Tensor) -> Tensor:
         """W x + b."""
+        if packing_pays(x, self.weight):
+            packed = self._make("packed", lambda: Packed(self.weight))
+            return packed_linear(x, self.weight, self.bias, packed)
         return F.linear(x, self.weight, self.bias)
 
     def output_shape(self, input_shape: Shape) -> Shape:
