@@ -139,6 +139,20 @@ def test_freezing_chooses_the_cheaper_form(
         assert norm * (1 - 1e-14) <= operator.lipschitz_bound(shape) <= 1 + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("channels", "outputs", "on_torus"), [(96, 96, True), (96, 16, False), (8, 8, False)]
+)
+def test_maps_of_4x4_run_on_a_torus_where_it_pays(channels: int, outputs: int, on_torus: bool) -> None:
+    # Of 96 channels 37 products of channels per degree in place of 256; of few, transforms cost more.
+    shape = (channels, 4, 4)
+    layer = SOC(channels, outputs, 3).eval()
+    found = fastest(layer.freeze(shape), shape)
+    assert isinstance(found, SkewPolynomial) == on_torus
+    assert isinstance(fastest(layer.freeze(shape), shape, by_torus=False), Sequence)
+    x = torch.randn(64, *shape)
+    torch.testing.assert_close(found.apply(x), layer(x), rtol=0, atol=1e-4)
+
+
 def test_a_strided_layer_keeps_its_space_to_depth_in_front_of_the_matrix() -> None:
     layer = SOC(2, 8, 3, stride=2).double().eval()
     operator = fastest(layer.freeze((2, 4, 4)), (2, 4, 4))

@@ -30,7 +30,7 @@ def emit(operator: object, graph: Graph, x: str, shape: Shape) -> str:
 
 @emit.register
 def _proved(operator: Proved, graph: Graph, x: str, shape: Shape) -> str:
-    form = fastest(operator.operator, shape)
+    form = fastest(operator.operator, shape, by_torus=False)
     # By exact type: a subclass may compute something else than the class it comes from.
     case = emit.dispatch(type(form) if type(form) in emit.registry else object)
     return case(form, graph, x, shape)

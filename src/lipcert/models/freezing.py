@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError
 from lipcert.kernels.circular import kernel_spectrum
+from lipcert.kernels.torus import PRODUCT_PRICE, torus_pays, torus_size
 from lipcert.models.reading import input_shape_of, read_model
 from lipcert.models.storage import check_dense
 from lipcert.nn.wrappers import unwrap
@@ -81,15 +82,21 @@ def freeze(model: nn.Module, input_shape: Shape | None = None) -> FrozenNetwork:
     return FrozenNetwork(operator, shape).eval()
 
 
-def fastest(operator: Operator, shape: Shape) -> Operator:
-    """The same function up to rounding, by one matrix, or one per frequency, where that is cheaper."""
+def fastest(operator: Operator, shape: Shape, *, by_torus: bool = True) -> Operator:
+    """The same function up to rounding, by one matrix, or one per frequency, where that is cheaper.
+
+    Args:
+        operator: without combinators but `Sequence`.
+        shape: of its input.
+        by_torus: whether whoever runs it knows convolutions on a torus, as `SkewPolynomial` does on CPUs.
+    """
     if isinstance(operator, Sequence):
         parts: list[Operator] = []
         for part in operator.parts:
-            parts.append(fastest(part, shape))
+            parts.append(fastest(part, shape, by_torus=by_torus))
             shape = part.output_shape(shape)
         return Sequence.of(*parts)
-    if isinstance(operator, SkewPolynomial) and _matrix_is_cheaper(operator, shape):
+    if isinstance(operator, SkewPolynomial) and _matrix_is_cheaper(operator, shape, by_torus):
         return _as_matrix(operator, shape)
     if isinstance(operator, CircularConvolution) and _spectrum_is_cheaper(operator, shape):
         spectrum = kernel_spectrum(operator.kernel, *shape[1:])
@@ -117,18 +124,28 @@ def _as_matrix(operator: SkewPolynomial, shape: Shape, chunk: int = 512) -> Oper
     return Sequence.of(Reshape(), Matrix(matrix, bias), Reshape(made))
 
 
-def _matrix_is_cheaper(operator: SkewPolynomial, shape: Shape) -> bool:
-    """Cost model: multiplications per image.
+def _matrix_is_cheaper(operator: SkewPolynomial, shape: Shape, by_torus: bool) -> bool:
+    """Cost model: multiplications per image of a large batch in float32.
 
     A matrix costs rows x columns multiplications per image, the series a full convolution per degree but for
-    the channels that the first does not read and the last does not write. Matrices beyond 2^26 entries (256
-    MiB in float32) are never worth their memory.
+    the channels that the first does not read and the last does not write. On a torus that is one and a half
+    products of channels per frequency, at the price of transforms at both ends and two of few columns between
+    two convolutions. Matrices beyond 2^26 entries (256 MiB in float32) are never worth their memory.
     """
     out, height, width = operator.output_shape(shape)
     entries = prod(shape) * out * height * width
+    channels, size, pixels = operator.channels, operator.kernel_size, height * width
     degree = len(operator.coefficients) - 1
-    widths = [operator.in_channels, *[operator.channels] * (degree - 1), out]
-    series = sum(a * b for a, b in pairwise(widths)) * operator.kernel_size**2 * height * width
+    widths = [operator.in_channels, *[channels] * (degree - 1), out]
+    products = sum(a * b for a, b in pairwise(widths))
+    series: float = products * size**2 * pixels
+    on_cpu = operator.taps.device.type == "cpu"
+    if by_torus and on_cpu and torus_pays(torch.float32, channels, size, height, width):
+        terms = torus_size(size, height, width)
+        ends = pixels * (operator.in_channels + out)
+        between = 2 * (terms - pixels) * channels * (degree - 1)
+        on_torus = terms * (1.5 * products + ends + between)
+        series = min(series, PRODUCT_PRICE[torch.float32] * on_torus)
     return entries <= 2**26 and entries < series
 
 
