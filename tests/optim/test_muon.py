@@ -70,9 +70,11 @@ def by_hand(weight, gradients, share, momentum=0.95):
     for gradient in gradients:
         velocity = momentum * velocity + gradient
         u, s, v = torch.linalg.svd(gradient + momentum * velocity, full_matrices=False)
-        s = s / s.square().sum().sqrt()
-        for _ in range(5):
-            s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+        s = s / (s**8).sum() ** 0.125
+        s = 5.9258 * s - 14.6909 * s**3 + 10.0348 * s**5
+        s = 3.8644 * s - 4.0744 * s**3 + 1.1836 * s**5
+        s = 3.8644 * s - 4.0744 * s**3 + 1.1836 * s**5
+        s = 2.8292 * s - 2.4551 * s**3 + 0.6644 * s**5
         update = u @ torch.diag(s) @ v
         weight = weight - share * length * update / torch.linalg.matrix_norm(update)
         weight = weight * length / torch.linalg.matrix_norm(weight)

@@ -6,41 +6,56 @@ from hypothesis import strategies as st
 from lipcert.errors import ArgumentError
 from lipcert.optim import newton_schulz
 from lipcert.optim.newton_schulz import BAND, COEFFICIENTS, SMALLEST, orthogonalize
+from tools import make_muon
 
 
-def polynomial(s, iterations=5):
-    """What the iteration does to a singular value."""
-    a, b, c = COEFFICIENTS
-    for _ in range(iterations):
+def polynomial(s):
+    """What the iterations do to a singular value."""
+    for a, b, c in COEFFICIENTS:
         s = a * s + b * s**3 + c * s**5
     return s
 
 
-def by_svd(matrix, iterations=5):
+def root(s):
+    """The 8-norm of singular values, which the iterations start from."""
+    return (s**8).sum(-1, keepdim=True) ** (1 / 8)
+
+
+def by_svd(matrix):
     """The oracle: the polynomial on the singular values, the singular vectors as they are."""
     u, s, v = torch.linalg.svd(matrix, full_matrices=False)
-    s = polynomial(s / torch.linalg.matrix_norm(matrix)[..., None], iterations)
-    return u * s[..., None, :] @ v
+    return u * polynomial(s / root(s))[..., None, :] @ v
 
 
 SHAPES = [(5, 5), (6, 9), (9, 6), (4, 20), (20, 4), (1, 7), (7, 1), (1, 1)]
 SHAPES += [(3, 8, 5), (2, 3, 4, 16), (2, 70, 90)]
 
 
-@pytest.mark.parametrize("iterations", [1, 5])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equals_the_polynomial_on_the_singular_values(shape, iterations):
+def test_equals_the_polynomial_on_the_singular_values(shape):
     torch.manual_seed(0)
     matrix = 1e3 * torch.randn(shape, dtype=torch.float64)
-    # Rounding errors of 1e-16 grow by the slope 3.4^2 per iteration, and by a handful of products.
-    found = orthogonalize(matrix, iterations=iterations)
-    torch.testing.assert_close(found, by_svd(matrix, iterations), rtol=0, atol=1e-10)
+    # Rounding errors of 1e-16 grow by the squares of three slopes at 0, 8e3, and by a handful of products.
+    torch.testing.assert_close(orthogonalize(matrix), by_svd(matrix), rtol=0, atol=1e-10)
 
 
-def test_the_coefficients_are_those_of_muon():
-    assert COEFFICIENTS == (3.4445, -4.7750, 2.0315)
-    # By hand: 3.4445 * 0.5 - 4.775 * 0.125 + 2.0315 * 0.03125 = 1.72225 - 0.596875 + 0.063484375.
-    assert polynomial(0.5, 1) == pytest.approx(1.188859375)
+def test_the_coefficients_are_those_of_the_tool():
+    table, least = make_muon.best()
+    assert [tuple(round(number, 4) for number in row) for row in table] == list(COEFFICIENTS)
+    assert least <= SMALLEST
+    # By hand: 5.9258 * 0.5 - 14.6909 * 0.125 + 10.0348 * 0.03125 = 2.9629 - 1.8363625 + 0.3135875.
+    a, b, c = COEFFICIENTS[0]
+    assert a * 0.5 + b * 0.5**3 + c * 0.5**5 == pytest.approx(1.440125)
+
+
+def test_no_better_polynomial_than_the_nearest_is_found():
+    (a, b, c), error = make_muon.nearest_to_one(0.2, 1.0)
+    x = torch.linspace(0.2, 1.0, 2001).double()
+    assert float((a * x + b * x**3 + c * x**5 - 1).abs().max()) == pytest.approx(error, rel=1e-6)
+    torch.manual_seed(0)
+    for change in 0.05 * torch.randn(200, 3).double():
+        p, q, r = (torch.tensor([a, b, c]).double() + change).tolist()
+        assert float((p * x + q * x**3 + r * x**5 - 1).abs().max()) > error
 
 
 def test_the_band_is_what_the_coefficients_promise_and_no_wider():
@@ -54,7 +69,8 @@ def test_the_band_is_what_the_coefficients_promise_and_no_wider():
 def test_singular_values_end_in_the_band(rows, columns, seed):
     torch.manual_seed(seed)
     matrix = torch.randn(rows, columns, dtype=torch.float64)
-    before = torch.linalg.svdvals(matrix) / torch.linalg.matrix_norm(matrix)
+    before = torch.linalg.svdvals(matrix)
+    before = before / root(before)
     after = torch.linalg.svdvals(orthogonalize(matrix))
     assert after.max() < BAND[1]
     if before.min() >= SMALLEST:
@@ -66,7 +82,8 @@ def test_singular_values_end_in_the_band(rows, columns, seed):
 def test_lower_precisions_end_near_the_band(shape, dtype):
     torch.manual_seed(0)
     matrix = torch.randn(shape)
-    s = torch.linalg.svdvals(matrix) / torch.linalg.matrix_norm(matrix)
+    s = torch.linalg.svdvals(matrix)
+    s = s / root(s)
     found = orthogonalize(matrix, dtype=dtype)
     assert found.dtype == torch.float32
     # bfloat16 has eps 2^-8; ten products of numbers near 1, each off by sqrt(160) eps / 10 or so.
@@ -106,9 +123,9 @@ def test_large_matrices_on_a_cpu_take_half_products(monkeypatch):
         torch.Tensor, "__matmul__", lambda a, b: (sizes.append(len(a) * b.shape[1]), real(a, b))[1]
     )
     matrix = torch.randn(512, 512)
-    orthogonalize(matrix - matrix.T, iterations=1)
-    # Three products, each of four strips: 4, 3, 2 and 1 of 16 blocks.
-    assert sum(sizes) == 3 * 512**2 * 10 / 16
+    orthogonalize(matrix - matrix.T)
+    # Three products, each of four strips: 4, 3, 2 and 1 of 16 blocks, in every iteration.
+    assert sum(sizes) == len(COEFFICIENTS) * 3 * 512**2 * 10 / 16
 
 
 def test_matrices_of_a_batch_do_not_see_each_other():
@@ -138,7 +155,6 @@ def test_an_odd_polynomial_of_a_skew_matrix_is_skew():
             r"matrices: expected floating point matrices .* got .* of shape \(3,\)",
         ),
         ({"matrices": torch.ones(3, 3, dtype=torch.int64)}, "matrices: expected floating .* got torch.int64"),
-        ({"matrices": torch.ones(3, 3), "iterations": 0}, "iterations: expected a positive integer, got 0"),
     ],
 )
 def test_errors(arguments, message):

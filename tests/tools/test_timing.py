@@ -1,7 +1,10 @@
 """What a contender executes is counted, however it is written."""
 
+import pytest
 import torch
 
+from lipcert.kernels import packed
+from lipcert.operators import Matrix
 from tools.bench.timing import Contender, measure
 
 
@@ -15,3 +18,10 @@ def test_products_in_place_count_like_others() -> None:
     flops = 2 * 2 * 3 * 4 * 5 + 2 * 3 * 4 * 5
     for timing in (first, second):
         assert round(timing.gflops * timing.seconds * 1e9) == flops
+
+
+def test_packed_products_count_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "LEAST_ENTRIES", 1)
+    matrix, x = Matrix(torch.rand(5, 4), None), torch.rand(3, 4)
+    (timing,) = measure([Contender("", lambda: matrix.apply(x), 3)], 1)
+    assert round(timing.gflops * timing.seconds * 1e9) == 2 * 3 * 4 * 5

@@ -40,9 +40,8 @@ def packing_pays(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_at_hand() -> bool:
-    flags = torch.backends.mkldnn
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return wide and flags.is_available() and flags.enabled and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return wide and torch._C._get_mkldnn_enabled() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed) -> Tensor:

@@ -157,7 +157,8 @@ def orthogonalize_all(directions: list[Tensor]) -> list[Tensor]:
         mine.setdefault(tuple(directions[index].shape[1:]), []).append(index)
     results: dict[int, Tensor] = {}
     for indices in mine.values():
-        batch = torch.cat([directions[index] for index in indices])
+        alone = len(indices) == 1
+        batch = directions[indices[0]] if alone else torch.cat([directions[index] for index in indices])
         batch = orthogonalize(batch, dtype=_product_dtype(batch))
         parts = torch.split(batch, [len(directions[index]) for index in indices])
         results.update(zip(indices, parts, strict=True))
@@ -184,7 +185,7 @@ def _products(batch: Tensor) -> float:
     """Multiplications, up to a factor, to orthogonalise a batch of matrices."""
     count, rows, columns = batch.shape
     short, long = min(rows, columns), max(rows, columns)
-    return float(count * short**2 * (9 * short + long))
+    return float(count * short**2 * (2 * short + long))
 
 
 def _product_dtype(matrices: Tensor) -> torch.dtype:
