@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,6 +29,10 @@ def test_every_help_has_examples_that_name_the_command(command: Command, words: 
     description, _, examples = result.out.partition("Examples")
     assert f"lipcert {' '.join(words)}" in examples
     assert not re.search(r"^ {2,}\S", description, re.MULTILINE), "a paragraph is indented"
+    lines = [line.strip() for line in description.splitlines()]
+    for line, after in pairwise(lines):
+        if line and after:
+            assert len(line) + len(after.split()[0]) + 3 > 200, "a line ends where the docstring's does"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

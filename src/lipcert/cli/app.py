@@ -17,6 +17,7 @@ from lipcert.cli.data import data_app
 from lipcert.cli.demo import demo
 from lipcert.cli.explore import explore
 from lipcert.cli.export import export
+from lipcert.cli.help import App
 from lipcert.cli.report import report
 from lipcert.cli.reproduce import reproduce
 from lipcert.cli.selftest import selftest
@@ -47,7 +48,7 @@ class Commands(TyperGroup):
             raise Stopped(str(error) or "interrupted") from error
 
 
-app = typer.Typer(
+app = App(
     name="lipcert",
     cls=Commands,
     help="Image classifiers with a guarantee: how far may an image change before the prediction can?",

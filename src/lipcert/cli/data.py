@@ -7,9 +7,10 @@ import typer
 
 from lipcert.cli.completion import archive_names
 from lipcert.cli.console import help_without_command, print_json, print_table, progress, say
+from lipcert.cli.help import App
 from lipcert.errors import choose
 
-data_app = typer.Typer(help="Images: what there is, and how to get it.")
+data_app = App(help="Images: what there is, and how to get it.")
 data_app.callback(invoke_without_command=True)(help_without_command)
 
 Root = Annotated[

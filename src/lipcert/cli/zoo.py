@@ -6,10 +6,11 @@ import typer
 
 from lipcert import zoo
 from lipcert.cli.console import help_without_command, print_json, print_table, say
+from lipcert.cli.help import App
 from lipcert.errors import choose
 
 RADII = ("36/255", "72/255", "108/255")
-zoo_app = typer.Typer(help="Networks that ship with lipcert.")
+zoo_app = App(help="Networks that ship with lipcert.")
 zoo_app.callback(invoke_without_command=True)(help_without_command)
 
 

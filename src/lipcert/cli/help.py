@@ -1,0 +1,29 @@
+"""Help pages made from docstrings."""
+
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import Any
+
+import typer
+
+
+class App(typer.Typer):
+    """A Typer whose help pages break lines where the terminal does, and not where the docstring does."""
+
+    def command(self, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a command, as `typer.Typer.command` does."""
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            options["help"] = unwrapped(function.__doc__ or "")
+            return super(App, self).command(*args, **options)(function)
+
+        return register
+
+
+def unwrapped(text: str) -> str:
+    r"""A docstring with one line per paragraph.
+
+    >>> unwrapped("First.\n\n    One\n    and\n\n    two.")
+    'First.\n\nOne and\n\ntwo.'
+    """
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
