@@ -22,14 +22,15 @@ import lipcert as lc
 from lipcert.certify.curve import RADII
 from lipcert.certify.network_file import read_network
 from lipcert.certify.outcomes import Outcomes
-from lipcert.certify.records import Images, write_records
-from lipcert.data import Dataset, to_float
+from lipcert.certify.records import write_records
+from lipcert.data import Dataset
 from lipcert.data import load as load_data
 from lipcert.models.storage import load as load_weights
 from lipcert.models.storage import weights_hash
 from lipcert.paper.budget import network_of
 from lipcert.paper.measure import budget_of, finished_run
 from lipcert.paper.tables import reported_rows
+from lipcert.pictures import about
 from lipcert.runs.audit import read_audit
 from lipcert.runs.run import Run
 from lipcert.zoo import CERTIFICATES
@@ -83,10 +84,9 @@ def certified(name: str, images: Dataset) -> dict[str, Any]:
     """Certify the test set with the proved file that ships, and write its certificates beside it."""
     file = ZOO / f"{name}.proved.safetensors"
     network = read_network(file)
-    found = network.certify(to_float(images.images))
-    about = Images(images.name, images.fingerprint, len(images), images.labels)
+    found = network.certify(images.pixels)
     with TemporaryDirectory(dir=ZOO) as folder:
-        records = write_records(Path(folder), found, about, network=network, file=file)
+        records = write_records(Path(folder), found, about(images), network=network, file=file)
         header, rows = records.read_text(encoding="utf-8").split("\n", 1)
     header = json.dumps(json.loads(header) | {"network": file.name})
     # No time stamp: equal certificates are equal files.

@@ -1,4 +1,7 @@
-"""Picture files as network inputs, and certificates in terms of the original picture."""
+"""Picture files as network inputs, and certificates in terms of the original picture.
+
+Also what records say about a test set, whose images may have been resized.
+"""
 
 import hashlib
 import math
@@ -13,7 +16,9 @@ from torch import Tensor
 
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.records import Images
 from lipcert.certify.resized import ResizeBound, bound_resize
+from lipcert.data.dataset import Dataset
 from lipcert.data.image import decode, open_picture
 from lipcert.data.picture import as_input, is_square
 from lipcert.data.resize import resize_matrix
@@ -38,8 +43,7 @@ class Picture:
     @property
     def resized_from(self) -> str | None:
         """Its size before ("640x480"), None if that did not change."""
-        width, height = self.size
-        return None if (height, width) == self.pixels.shape[1:] else f"{width}x{height}"
+        return _resized_from(self.size, self.pixels.shape[-1])
 
     @property
     def bound(self) -> ResizeBound:
@@ -120,6 +124,21 @@ def answers(
             strict=True,
         )
     ]
+
+
+def about(images: Dataset) -> Images:
+    """What records state about a test set: name, hash, labels, and from what size its images were resized."""
+    originals = None
+    if images.sizes is not None:
+        channels, side, _ = images.image_shape
+        named = [(_resized_from(size, side), min(size)) for size in images.sizes]
+        originals = [None if name is None else (name, _bound(least, side, channels)) for name, least in named]
+    return Images(images.name, images.fingerprint, len(images), images.labels, originals)
+
+
+def _resized_from(size: tuple[int, int], side: int) -> str | None:
+    """Width and height as text ("640x480"); None if they are those of the network's images."""
+    return None if size == (side, side) else f"{size[0]}x{size[1]}"
 
 
 @lru_cache(maxsize=256)

@@ -203,7 +203,7 @@ def test_rows_of_predictions(own: Path) -> None:
     assert {row.name for row in rows} == {records.header.classes[row.prediction] for row in records.rows}
     digit = next(row for row in records.rows if row.index == DIGIT)
     assert digit.picture is not None
-    assert digit.picture.radius_original == digit.radius
+    assert digit.radius_original == digit.radius
 
 
 @pytest.mark.parametrize(

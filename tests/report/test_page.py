@@ -86,7 +86,6 @@ def test_page_of_one_run(make_run: MakeRun) -> None:
         "&lt;b&gt;dog&lt;/b&gt;",
         "What the activations learned",
         "SHA-256",
-        "Radii are about pictures of 4x4 pixels, the size that the network takes.",
     ):
         assert part in text, part
     assert "<b>dog</b>" not in page

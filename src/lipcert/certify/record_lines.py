@@ -8,24 +8,16 @@ from typing import Any, TypedDict
 
 from lipcert.schema import build
 
-ONLY_OF_PICTURES = ("file", "sha256", "resized_from", "radius_original", "error")
+ONLY_OF_PICTURES = ("file", "sha256", "error")
+OF_ORIGINALS = ("resized_from", "radius_original")
 
 
 @dataclass(frozen=True)
 class PictureRow:
-    """The entries that only pictures without labels have.
-
-    Attributes:
-        file: its path.
-        sha256: of the file.
-        resized_from: its size before ("640x480"), None if that did not change.
-        radius_original: radius in the original; that of the picture itself if it was not resized.
-    """
+    """The entries that only pictures without labels have: path and SHA-256 of the file."""
 
     file: str
     sha256: str
-    resized_from: str | None
-    radius_original: float
 
 
 @dataclass(frozen=True)
@@ -49,18 +41,40 @@ class Line(TypedDict):
     radius: float | None
 
 
-class PictureLine(Line):
-    """A picture without a label: `label` is null; `radius_original` is, too, where it was not resized."""
+class ResizedLine(Line):
+    """A test image of a folder: null under `resized_from` is a picture that kept its size.
 
-    file: str
-    sha256: str
+    `radius_original` is null in that case, too, and otherwise infinite.
+    """
+
     resized_from: str | None
     radius_original: float | None
 
 
+class PictureLine(ResizedLine):
+    """A picture without a label: `label` is null."""
+
+    file: str
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Row:
-    """The certificate of one image; `picture` is set for pictures without labels."""
+    """The certificate of one image.
+
+    Attributes:
+        index: position of the image.
+        label: true class, None if unknown.
+        prediction: class.
+        runner_up: the class that limits the radius; -1 if there is one class.
+        margin: of the prediction over the runner-up.
+        rounding: what was taken off the margin.
+        radius: in pixel units.
+        resized_from: size before the resize ("640x480"), None if it did not change.
+        radius_original: radius in the original, that of the image itself if it was not resized; None for sets
+            whose images have one size.
+        picture: for pictures without labels.
+    """
 
     index: int
     label: int | None
@@ -69,6 +83,8 @@ class Row:
     margin: float
     rounding: float
     radius: float
+    resized_from: str | None = None
+    radius_original: float | None = None
     picture: PictureRow | None = None
 
     def __post_init__(self) -> None:
@@ -79,10 +95,15 @@ class Row:
 
 def read_test_image(content: Any, name: str) -> Row:
     """The row of a test image from a line that is called `name`; raises a ValueError if it is not one."""
-    line: Line = build(Line, content, name)
+    if not (isinstance(content, dict) and any(entry in content for entry in OF_ORIGINALS)):
+        line: Line = build(Line, content, name)
+        row = _row(line)
+    else:
+        resized: ResizedLine = build(ResizedLine, content, name)
+        line, row = resized, _with_original(resized, name)
     if extra := [entry for entry in ONLY_OF_PICTURES if entry in line]:
         raise ValueError(f"{name}.{extra[0]}: expected nothing, for only pictures without a data set have it")
-    return _row(line)
+    return row
 
 
 def read_own_picture(content: Any, name: str) -> Row | Unread:
@@ -96,6 +117,17 @@ def read_own_picture(content: Any, name: str) -> Row | Unread:
     line: PictureLine = build(PictureLine, content, name)
     if line["label"] is not None:
         raise ValueError(f"{name}.label: expected null for a picture without a data set, got {line['label']}")
+    return replace(_with_original(line, name), picture=PictureRow(line["file"], line["sha256"]))
+
+
+def _row(line: Line) -> Row:
+    margin, rounding, radius = (
+        math.inf if value is None else value for value in (line["margin"], line["rounding"], line["radius"])
+    )
+    return Row(line["index"], line["label"], line["prediction"], line["runner_up"], margin, rounding, radius)
+
+
+def _with_original(line: ResizedLine, name: str) -> Row:
     row, size, original = _row(line), line["resized_from"], line["radius_original"]
     if size is None and original is not None:
         raise ValueError(f"{name}.radius_original: expected null, for resized_from is null, got {original}")
@@ -105,14 +137,7 @@ def read_own_picture(content: Any, name: str) -> Row | Unread:
         original = row.radius
     if original < 0:
         raise ValueError(f"{name}.radius_original: expected a number that is not negative, got {original}")
-    return replace(row, picture=PictureRow(line["file"], line["sha256"], size, original))
-
-
-def _row(line: Line) -> Row:
-    margin, rounding, radius = (
-        math.inf if value is None else value for value in (line["margin"], line["rounding"], line["radius"])
-    )
-    return Row(line["index"], line["label"], line["prediction"], line["runner_up"], margin, rounding, radius)
+    return replace(row, resized_from=size, radius_original=original)
 
 
 def check_places(places: list[int], count: int) -> None:

@@ -1,8 +1,8 @@
 """certificates.jsonl: one header line on what was certified and how, then one line per image.
 
-Test images and pictures without labels (`data` is null) have the same records. A picture has no label, but a
-file, the SHA-256 of that file and, where it was resized, its size and a radius in the original; one that
-could not be read has a line with the reason, under `error`. A test image has none of that.
+Test images and pictures without labels (`data` is null) have the same records. Where images had other sizes
+before, each line has that size and a radius in the original. A picture has no label, but a file and the
+SHA-256 of that file; one that could not be read has a line with the reason, under `error`.
 """
 
 import gzip
@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -24,14 +25,8 @@ from torch import Tensor
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.outcomes import Outcomes
-from lipcert.certify.record_lines import (
-    PictureRow,
-    Row,
-    Unread,
-    check_places,
-    read_own_picture,
-    read_test_image,
-)
+from lipcert.certify.record_lines import Row, Unread, check_places, read_own_picture, read_test_image
+from lipcert.certify.resized import ResizeBound
 from lipcert.errors import CheckpointError
 from lipcert.files import CERTIFICATES, CONFIG, write_or_explain
 from lipcert.machine import command_line, cpu_model
@@ -50,12 +45,15 @@ class Images:
         data_hash: SHA-256 of images and labels, or of the file names of pictures without labels.
         count: how many images the whole set has.
         labels: of the certified images, None if unknown.
+        originals: for each image its size before it was resized, and the bound on the resize; None for an
+            image that was not. None for sets whose images have one size.
     """
 
     data: str | None
     data_hash: str
     count: int
     labels: Tensor | None = None
+    originals: Sequence[tuple[str, ResizeBound] | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,14 @@ class Records:
         return self.header.data is None
 
     @property
-    def pictures(self) -> tuple[PictureRow, ...]:
-        """Pictures without labels, one per row."""
-        return tuple(row.picture for row in self.rows if row.picture is not None)
+    def radii_original(self) -> list[float]:
+        """Radii in the originals, one per row; radii themselves for sets whose images have one size."""
+        return [row.radius if row.radius_original is None else row.radius_original for row in self.rows]
+
+    @property
+    def resized(self) -> int:
+        """How many of the images were resized."""
+        return sum(row.resized_from is not None for row in self.rows)
 
     @property
     def network_file(self) -> Path:
@@ -224,13 +227,19 @@ def rows_of(certificates: Certificates, images: Images) -> list[dict[str, Any]]:
         certificates.margin.tolist(), certificates.rounding.tolist(), certificates.radius.tolist(),
         strict=True,
     )  # fmt: skip
-    return [
+    rows = [
         {
             "index": index, "label": label, "prediction": prediction, "runner_up": runner_up,
             "margin": _finite(margin), "rounding": _finite(rounding), "radius": _finite(radius),
         }
         for index, (label, prediction, runner_up, margin, rounding, radius) in enumerate(columns)
     ]  # fmt: skip
+    if images.originals is not None:
+        for row, original, radius in zip(rows, images.originals, certificates.radius.tolist(), strict=False):
+            size, bound = original or (None, None)
+            row["resized_from"] = size
+            row["radius_original"] = None if bound is None else _finite(bound.radius_before(radius))
+    return rows
 
 
 def read_records(place: Path) -> Records:

@@ -71,14 +71,13 @@ def audit(
     from lipcert.attacks.audit import ATTACKS, INTERRUPTED, InterruptedAudit, check_plan
     from lipcert.attacks.audit import audit as attack
     from lipcert.attacks.settings import AttackSettings
-    from lipcert.data import to_float
 
     settings = AttackSettings(steps=steps, restarts=restarts, targets=targets, box=box, seed=seed)
     names = list(ATTACKS) if attacks is None else [part.strip() for part in attacks.split(",")]
     check_plan(names, batch_size)
     target = pick_device(device)
     test = run.test_images(data)
-    images = to_float(test.images[:count])
+    images = test.pixels[:count]
     where = out
     if where is None:
         less = _knows_more(home_folder(run, test.name), run.network.hash, len(images), names)

@@ -85,30 +85,29 @@ def certify(
         )
     if not images and not resize:
         raise ArgumentError("no-resize: applies only to pictures of your own; name them with --images")
-    if cluster and (images or count is not None):
-        raise ArgumentError(
-            "cluster: certifies a whole test set; leave out --images and --count, or --cluster"
-        )
+    if cluster and count is not None:
+        raise ArgumentError("cluster: certifies a whole test set; leave out --count, or --cluster")
+    if cluster:
+        choose("device (on a cluster)", device, ("auto", "cpu"))
     run = find_run(first, weights)
+    if images:
+        from lipcert.cli.own_images import certify_pictures
+
+        named = [*images, *places]
+        certify_pictures(run, named, resize=resize, as_json=as_json, out=out, device=device, cluster=cluster)
+        return
     if cluster:
         certify_on_cluster(run, data, cluster, device=device, weights=weights, out=out, as_json=as_json)
         return
 
     network = run.network.to(pick_device(device))
-    if images:
-        from lipcert.cli.own_images import certify_pictures
-
-        certify_pictures(run, network, [*images, *places], resize=resize, as_json=as_json, out=out)
-        return
-    from lipcert.data import to_float
-
     whole = run.test_images(data)
     count = len(whole) if count is None else min(count, len(whole))
     kept = None if count == len(whole) else count
     folder = out or default_folder(run, "certify", data=whole.name, count=kept, weights=weights)
     make_folder(folder)
     with progress(f"certifying {count:,} images of {whole.name}", quiet=as_json) as advance:
-        certificates = network.certify(to_float(whole.images[:count]), progress=advance)
+        certificates = network.certify(whole.pixels[:count], progress=advance)
     tell(write_everything(folder, run, whole, certificates), folder, as_json=as_json)
 
 
@@ -120,11 +119,11 @@ def certify_on_cluster(
 
     from lipcert.runs.parts import PARTS, certify_on_ray, find_parts
 
-    choose("device (on a cluster)", device, ("auto", "cpu"))
     images = find_parts(run, data)
     folder = out or default_folder(run, "certify", data=images.name, count=None, weights=weights)
     make_folder(folder)
-    title = f"certifying {len(images.labels):,} images of {images.name} in {len(images.reads):,} parts"
+    count = len(images.reads)
+    title = f"certifying {images.count:,} images of {images.name} in {count:,} part{'s' * (count != 1)}"
     with progress(title, quiet=as_json) as advance:
         found = certify_on_ray(run, images, folder, address, device=device, progress=advance)
     certified = write_everything(folder, run, *found)
@@ -134,11 +133,11 @@ def certify_on_cluster(
 
 def write_everything(folder: Path, run: Run, images: "Dataset", certificates: "Certificates") -> Run:
     """Write records and report.html; returns the run of the folder."""
-    from lipcert.certify.records import Images, write_records
+    from lipcert.certify.records import write_records
     from lipcert.cli.report import write_page
+    from lipcert.pictures import about
 
-    about = Images(images.name, images.fingerprint, len(images), images.labels)
-    write_records(folder, certificates, about, network=run.network, file=run.proved_file(folder))
+    write_records(folder, certificates, about(images), network=run.network, file=run.proved_file(folder))
     certified = Run.at(folder, run.name)
     certified = certified.knowing(certified_images=images.images, certified_network=run.network)
     write_page([certified], folder / REPORT)

@@ -5,12 +5,15 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lipcert.cli.console import make_folder, progress, say, silence_pillow
+from lipcert.cli.network import pick_device
 from lipcert.cli.show_pictures import report_problems, show
 from lipcert.errors import DataError
 from lipcert.files import CERTIFICATES, home_path
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 BATCH, READERS = 64, 4
+PART = 4 * BATCH
+"""Pictures that a worker of a cluster takes at once."""
 SHOWN = 20
 """Most pictures that are shown one by one; for more, records are written by default."""
 
@@ -30,31 +35,35 @@ Row = dict[str, Any]
 
 def certify_pictures(
     run: Run,
-    network: "ProvedNetwork",
     named: Sequence[Path],
     *,
     resize: bool,
     as_json: bool,
     out: Path | None,
+    device: str = "auto",
+    cluster: str = "",
 ) -> None:
     """Certify every readable picture; rows are written batch by batch.
 
     Args:
         run: of the network.
-        network: to certify with.
         named: files, folders and patterns.
         resize: if False, pictures of another size count as unreadable.
         as_json: print one line of JSON per picture in place of a table.
         out: folder for certificates.jsonl; by default one is chosen if there are more pictures than a table
             shows.
+        device: to certify on.
+        cluster: distribute the pictures with Ray: "ray" or "ray://host:port".
 
     Raises:
         DataError: there are no pictures; or, at the end, some could not be read.
-        ArgumentError: the network does not take square grey or colour images.
+        ArgumentError: the network does not take square grey or colour images, or there is no such device or
+            cluster.
     """
     from lipcert.pictures import check_shape
 
     silence_pillow()
+    network = run.network if cluster else run.network.to(pick_device(device))
     check_shape(network.input_shape)
     files = find_pictures(named)
     if out is None and len(files) > SHOWN and not as_json:
@@ -64,7 +73,11 @@ def certify_pictures(
         _records(out, run, network, files) as write,
         progress(f"certifying {len(files):,} picture{'s' * (len(files) != 1)}", quiet=as_json) as advance,
     ):
-        for batch in certified(network, files, resize=resize):
+        if cluster:
+            batches = certified_on_ray(run, files, cluster, resize=resize, device=device)
+        else:
+            batches = certified(network, files, resize=resize)
+        for batch in batches:
             write([record for record, _ in batch])
             rows += [row for _, row in batch]
             if as_json:
@@ -109,10 +122,54 @@ def _is_picture(file: Path, folder: Path) -> bool:
     return file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
 
 
-def certified(
-    network: "ProvedNetwork", files: Sequence[Path], *, resize: bool
+def certified_on_ray(
+    run: Run, files: Sequence[Path], address: str, *, resize: bool, device: str
 ) -> Iterator[list[tuple[Row, Row]]]:
-    """For every batch of files, pairs of a line of certificates.jsonl and a row to show or print."""
+    """What `certified` yields, batch by batch in order, from the workers of a cluster.
+
+    Workers read the files, so every machine must see them under the same path.
+    """
+    from lipcert.runs.workers import work_on_ray
+
+    work = partial(_certify_part, folder=Path.cwd(), resize=resize)
+    with TemporaryDirectory() as folder:
+        file = run.proved_file(Path(folder))
+        parts = [(at, files[at : at + PART]) for at in range(0, len(files), PART)]
+        early: dict[int, list[list[tuple[Row, Row]]]] = {}
+        last = -1
+        for number, batches in work_on_ray(work, file, parts, address, device=device):
+            early[number] = batches
+            while last + 1 in early:
+                last += 1
+                yield from early.pop(last)
+
+
+def _certify_part(
+    network: "ProvedNetwork", part: tuple[int, Sequence[Path]], *, folder: Path, resize: bool
+) -> list[list[tuple[Row, Row]]]:
+    """In a worker, which may have another working directory."""
+    first, files = part
+    silence_pillow()
+    return list(certified(network, files, resize=resize, first=first, folder=folder))
+
+
+def certified(
+    network: "ProvedNetwork",
+    files: Sequence[Path],
+    *,
+    resize: bool,
+    first: int = 0,
+    folder: Path | None = None,
+) -> Iterator[list[tuple[Row, Row]]]:
+    """For every batch of files, pairs of a line of certificates.jsonl and a row to show or print.
+
+    Args:
+        network: to certify with.
+        files: the pictures.
+        resize: if False, pictures of another size count as unreadable.
+        first: index of the first row.
+        folder: that relative names start from; by default the working directory.
+    """
     import torch
 
     from lipcert.certify.records import Images, rows_of
@@ -122,11 +179,12 @@ def certified(
         if (shown := as_text(file)) != str(file):
             return DataError(f"{shown}: expected a file name in UTF-8, which records can hold; rename it")
         try:
-            return read_picture(file, network.input_shape, resize=resize)
+            place = file if folder is None else folder / file
+            return read_picture(place, network.input_shape, resize=resize, name=str(file))
         except DataError as error:
             return error
 
-    index = 0
+    index = first
     for batch in _read_ahead(files, read):
         pictures = [picture for picture in batch if not isinstance(picture, DataError)]
         pixels = torch.stack([p.pixels for p in pictures]) if pictures else torch.empty(0)
@@ -135,7 +193,7 @@ def certified(
         written = iter(rows_of(found, Images(None, "", 0)) if found else [])
         rows = []
         for picture in batch:
-            about: Row = {"index": index, "file": as_text(files[index])}
+            about: Row = {"index": index, "file": as_text(files[index - first])}
             if isinstance(picture, DataError):
                 row = about | {"error": str(picture)}
                 rows.append((row, row))

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from lipcert.certify.record_lines import Row
     from lipcert.certify.records import Records
     from lipcert.certify.verify import Verification
+    from lipcert.data.dataset import Dataset
 
 
 def verify(
@@ -102,7 +104,12 @@ def verify(
             raise BrokenCertificateError(
                 f"{place} does not hold: it names the classes otherwise than {source} does"
             )
-        pixels, labels, about = images.images, images.labels, "test images, with their true labels"
+        states_originals = any(row.radius_original is not None for row in written.rows)
+        if states_originals:
+            _check_originals(written, images)
+        # Records without originals are about images that were rounded to 8 bits.
+        pixels = images.pixels if states_originals else images.images
+        labels, about = images.labels, "test images, with their true labels"
     found = check(written, proved, pixels, labels, sample=sample, seed=seed)
     if as_json:
         content = asdict(found)
@@ -165,14 +172,11 @@ def _pictures(written: "Records", shape: tuple[int, ...]) -> "Callable[[int], Te
         DataError: a picture is missing or has changed.
         BrokenCertificateError: a row states a wrong size, or a radius that does not follow.
     """
-    from lipcert.certify.independent.resized import stretch
     from lipcert.pictures import Picture, check_shape, read_picture
 
     silence_pillow()
     check_shape(shape)
-    outcomes = written.outcomes
-    places = outcomes.index.tolist()
-    rows = dict(zip(places, written.pictures, strict=True))
+    rows = {row.index: row.picture for row in written.rows if row.picture is not None}
 
     def read(index: int) -> Picture:
         file = Path(rows[index].file)
@@ -182,20 +186,41 @@ def _pictures(written: "Records", shape: tuple[int, ...]) -> "Callable[[int], Te
             raise DataError(f"{place}: has changed since it was certified")
         return picture
 
-    for index, radius in zip(places, outcomes.radius.tolist(), strict=True):
-        picture, row = read(index), rows[index]
-        claims = f"{written.folder} does not hold: image {index}:"
-        if row.resized_from != picture.resized_from:
-            raise BrokenCertificateError(
-                f"{claims} written resized_from {row.resized_from}, but it is {picture.resized_from}"
-            )
-        follows = radius / stretch(min(picture.size), shape[-1])
-        if not row.radius_original <= follows * (1 + 1e-5):
-            raise BrokenCertificateError(
-                f"{claims} written radius in the original {row.radius_original:.9g}, but at most "
-                f"{follows:.9g} follows"
-            )
+    for row in written.rows:
+        _check_original(written.folder, row, read(row.index).size, shape[-1])
     return lambda index: read(index).pixels
+
+
+def _check_originals(written: "Records", images: "Dataset") -> None:
+    """Check what every row states about its image before it was resized; raises as `_check_original`."""
+    side = images.image_shape[-1]
+    sizes = images.sizes or ((side, side),) * len(images)
+    for row in written.rows:
+        if not 0 <= row.index < len(sizes):
+            raise BrokenCertificateError(
+                f"{written.folder} does not hold: {images.name} has no image {row.index}"
+            )
+        _check_original(written.folder, row, sizes[row.index], side)
+
+
+def _check_original(folder: Path, row: "Row", size: tuple[int, int], side: int) -> None:
+    """Check size and radius of an original, `size` being its true width and height.
+
+    Raises:
+        BrokenCertificateError: the row states another size, or a radius that does not follow.
+    """
+    from lipcert.certify.independent.resized import stretch
+
+    claims = f"{folder} does not hold: image {row.index}:"
+    true = None if size == (side, side) else f"{size[0]}x{size[1]}"
+    if row.resized_from != true:
+        raise BrokenCertificateError(f"{claims} written resized_from {row.resized_from}, but it is {true}")
+    follows = row.radius / stretch(min(size), side)
+    if row.radius_original is not None and not row.radius_original <= follows * (1 + 1e-5):
+        raise BrokenCertificateError(
+            f"{claims} written radius in the original {row.radius_original:.9g}, but at most "
+            f"{follows:.9g} follows"
+        )
 
 
 def _report(found: "Verification", written: "Records", images: str) -> str:
@@ -204,7 +229,8 @@ def _report(found: "Verification", written: "Records", images: str) -> str:
 
     rows, claims, compared = len(written.rows), "", "files, sizes and radii in the originals"
     if not written.has_own_pictures:
-        compared, accuracy = "labels", written.outcomes.accuracy()
+        compared = "labels, sizes and radii in the originals" if written.resized else "labels"
+        accuracy = written.outcomes.accuracy()
         shares = ", ".join(f"{accuracy[radius]:.2%} at {name}" for name, radius in RADII.items())
         claims = f"; they claim {accuracy.standard:.2%} right, and right and certified {shares}"
     rest = rows - len(found.checked)

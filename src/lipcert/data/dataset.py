@@ -22,6 +22,9 @@ class Dataset:
         labels: int64, (N,), positions in `classes`.
         classes: the name of each class.
         split: `train` or `test`.
+        exact: (N, C, H, W), float64 in [0, 1], what `images` are when they are not rounded to 8 bits; None if
+            nothing was rounded.
+        sizes: width and height of every picture before it was cut and resized; None if none was.
 
     Raises:
         DataError: a type, a shape, a count or a label does not fit the others.
@@ -39,6 +42,8 @@ class Dataset:
     labels: Tensor
     classes: tuple[str, ...]
     split: str = "train"
+    exact: Tensor | None = None
+    sizes: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -55,6 +60,18 @@ class Dataset:
             raise DataError(
                 f"{self.name}: expected labels from 0 to {len(self.classes) - 1}, got labels from "
                 f"{int(self.labels.min())} to {int(self.labels.max())}"
+            )
+        if self.exact is not None and (
+            self.exact.dtype != torch.float64 or self.exact.shape != self.images.shape
+        ):
+            raise DataError(
+                f"{self.name}: expected exact float64 images of shape {tuple(self.images.shape)}, got "
+                f"{self.exact.dtype} of shape {tuple(self.exact.shape)}"
+            )
+        if self.sizes is not None and len(self.sizes) != len(self.images):
+            raise DataError(
+                f"{self.name}: expected one size for each of the {len(self.images)} images, got "
+                f"{len(self.sizes)}"
             )
 
     def __len__(self) -> int:
@@ -77,9 +94,17 @@ class Dataset:
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
+    @property
+    def pixels(self) -> Tensor:
+        """The [0, 1] pixels that a network takes and a certificate is about: float32, or `exact`."""
+        return to_float(self.images) if self.exact is None else self.exact
+
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of shape, images and labels, in order; a run records it and a resume compares it."""
+        """SHA-256 (hex) of shape, images and labels, in order; a run records it and a resume compares it.
+
+        Of the images with 8 bits: the last bits of a resize depend on the machine.
+        """
         digest = hashlib.sha256(repr(tuple(self.images.shape)).encode())
         digest.update(self.images.cpu().contiguous().numpy().data)
         digest.update(self.labels.cpu().contiguous().numpy().astype("<i8").data)
@@ -105,11 +130,18 @@ class Dataset:
                 f"{int(chosen.min())} to {int(chosen.max())}"
             )
         chosen = chosen.to(self.images.device, torch.int64)
-        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+        return replace(
+            self,
+            images=self.images[chosen],
+            labels=self.labels[chosen],
+            exact=None if self.exact is None else self.exact[chosen],
+            sizes=None if self.sizes is None else tuple(self.sizes[place] for place in chosen.tolist()),
+        )
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same set with its tensors on `device`; batches are then cut there."""
-        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+        exact = None if self.exact is None else self.exact.to(device)
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device), exact=exact)
 
 
 def to_float(images: Tensor) -> Tensor:

@@ -1,14 +1,13 @@
 """A folder of the user's own images, one subfolder per class."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from lipcert.data.dataset import Dataset
-from lipcert.data.image import read_image
+from lipcert.data.image import ReadImage, read_resized
 from lipcert.data.seeding import Stream
 from lipcert.data.split import stratified
 from lipcert.errors import DataError, choose
@@ -34,6 +33,11 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
+    def part(self, first: int, end: int) -> "ImageFiles":
+        """Some of the files, by position."""
+        # A view of the labels would take the whole tensor along when it is sent.
+        return replace(self, files=self.files[first:end], labels=self.labels[first:end].clone())
+
 
 def load_folder(path: str | Path, *, split: str = "train", image_size: int | None = None) -> Dataset:
     """Load every PNG, JPEG and WebP image of a folder into memory, as RGB.
@@ -46,13 +50,13 @@ def load_folder(path: str | Path, *, split: str = "train", image_size: int | Non
         path: the folder.
         split: `train` or `test`.
         image_size: side of the square that every image is cut (centred) and resized to. By default images
-            stay as they are and must have one size.
+            stay as they are and must have one size. Test images that were resized are also kept as they are
+            before rounding to 8 bits (`Dataset.exact`), for the certificates.
 
     Raises:
         DataError: the folder is not laid out so, or an image cannot be used; the error names the file.
     """
-    found = find_images(path, split=split)
-    return Dataset(str(path), read_images(found.files, image_size), found.labels, found.classes, split)
+    return read_images(find_images(path, split=split), str(path), image_size, split)
 
 
 def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
@@ -140,31 +144,37 @@ def _flat(by_class: dict[str, list[Path]]) -> tuple[list[Path], torch.Tensor]:
     return files, torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
-def read_images(files: Sequence[Path], image_size: int | None) -> torch.Tensor:
-    """The images of files, uint8 (N, 3, H, W), by four threads.
+def read_images(found: ImageFiles, name: str, image_size: int | None, split: str) -> Dataset:
+    """The images of files as a data set, read by four threads.
 
     Raises:
         DataError: a file is no image, is damaged, or has another size than the first one.
     """
-    first = read_image(files[0], image_size)
-    images = first.new_empty(len(files), *first.shape)
-    images[0] = first
+    files, is_test = found.files, split == "test" and image_size is not None
 
-    def read_into(position: int) -> None:
-        image = read_image(files[position], image_size)
-        if image.shape != first.shape:
-            raise DataError(
-                f"{files[position]}: is {_size(image)} where {files[0].name} is {_size(first)}; give an "
-                "image_size to resize all images to"
-            )
-        images[position] = image
+    def read(file: Path) -> ReadImage:
+        return read_resized(file, image_size, exact=is_test)
 
+    first = read(files[0])
+    images = first.levels.new_empty(len(files), *first.levels.shape)
+    exact = torch.empty(images.shape, dtype=torch.float64, device="cpu") if is_test else None
+    sizes = []
     # Threads, because decoders release the GIL; results come in order, so the first bad file is the one
     # reported.
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for _ in pool.map(read_into, range(1, len(files))):
-            pass
-    return images
+        for position, image in enumerate(pool.map(read, files)):
+            if image.levels.shape != first.levels.shape:
+                raise DataError(
+                    f"{files[position]}: is {_size(image.levels)} where {files[0].name} is "
+                    f"{_size(first.levels)}; give an image_size to resize all images to"
+                )
+            images[position] = image.levels
+            if exact is not None and image.exact is not None:
+                exact[position] = image.exact
+            sizes.append(image.size)
+    if exact is None or set(sizes) == {(image_size, image_size)}:
+        return Dataset(name, images, found.labels, found.classes, split)
+    return Dataset(name, images, found.labels, found.classes, split, exact, tuple(sizes))
 
 
 def _size(image: torch.Tensor) -> str:

@@ -4,8 +4,9 @@ import stat
 import threading
 import warnings
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -28,6 +29,21 @@ LARGE = 12_000_000
 _opening, _decoding_large = threading.Lock(), threading.Lock()
 
 
+@dataclass(frozen=True)
+class ReadImage:
+    """A picture file as an image of a data set.
+
+    Attributes:
+        levels: (3, H, W), uint8.
+        exact: the same before it was rounded to 8 bits, float64 in [0, 1].
+        size: width and height of the picture before it was cut and resized.
+    """
+
+    levels: Tensor
+    exact: Tensor | None
+    size: tuple[int, int]
+
+
 def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
     """Read a PNG, JPEG or WebP file as uint8 RGB.
 
@@ -46,15 +62,29 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
         DataError: the file is not there, is no such image, is damaged or truncated, is an animation, or has
             more than 50 million pixels.
     """
+    return read_resized(path, image_size).levels
+
+
+def read_resized(path: str | Path, image_size: int | None, *, exact: bool = False) -> ReadImage:
+    """Read a file as `read_image` does; with `exact` also without rounding to 8 bits."""
     if image_size is not None and image_size < 1:
         raise ArgumentError(f"image_size: expected at least 1 pixel, got {image_size}")
     with open_picture(path) as file:
         pixels = decode(file, str(path))
+    height, width = pixels.shape[:2]
+    before = None
     if image_size is not None:
         pixels = centre_square(pixels)
+        if exact:
+            before = resize_square(pixels, image_size).clip(0, 1)
         if len(pixels) != image_size:
-            levels = resize_square(pixels, image_size) * 255
-            pixels = levels.round().clip(0, 255).astype(np.uint8)
+            resized = resize_square(pixels, image_size) if before is None else before
+            pixels = (resized * 255).round().clip(0, 255).astype(np.uint8)
+    return ReadImage(_planes(pixels), None if before is None else _planes(before), (width, height))
+
+
+def _planes(pixels: NDArray[Any]) -> Tensor:
+    """(H, W, C) as (C, H, W)."""
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 

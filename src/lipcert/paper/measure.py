@@ -96,13 +96,12 @@ def revise(run: Run) -> Revised:
 def _revised(run: Run) -> dict[str, Any]:
     from lipcert.certify.curve import RADII, certified_accuracy
     from lipcert.certify.estimate import layer_estimates
-    from lipcert.data.dataset import to_float
 
     network, images = run.network, run.test_images()
     # The first operator is the normalisation, the last one the head's matrix.
     normalize, *between_them, _ = layer_estimates(network, iterations=POWER_ITERATIONS)
     between = math.prod(between_them)
-    proved = network.certify(to_float(images.images))
+    proved = network.certify(images.pixels)
     standard = float((proved.prediction == images.labels).double().mean())
     if abs(standard - run.summary.test["best"]["standard"]) > SAME_MODEL:
         raise CheckpointError(

@@ -58,11 +58,11 @@ class PictureLine:
 def summarise(records: Records) -> Summary:
     """Radii of all pictures."""
     radii = [row.radius for row in records.rows]
-    originals = [picture.radius_original for picture in records.pictures]
+    originals = records.radii_original
     return Summary(
         count=len(radii),
         unread=len(records.unread),
-        resized=sum(picture.resized_from is not None for picture in records.pictures),
+        resized=records.resized,
         median=median_low(radii),
         largest=max(radii),
         median_original=median_low(originals),
@@ -73,7 +73,7 @@ def summarise(records: Records) -> Summary:
 def by_prediction(records: Records) -> list[PredictionRow]:
     """One row per class that was predicted, in the order of the classes."""
     found, outcomes = [], records.outcomes
-    originals = [picture.radius_original for picture in records.pictures]
+    originals = records.radii_original
     radii, predictions = outcomes.radius.tolist(), outcomes.prediction.tolist()
     for number, name in enumerate(records.header.classes):
         chosen = [place for place, prediction in enumerate(predictions) if prediction == number]
@@ -88,15 +88,15 @@ def by_prediction(records: Records) -> list[PredictionRow]:
 def one_by_one(records: Records) -> list[PictureLine]:
     """The first pictures."""
     names = [*records.header.classes, ""]  # -1 is the runner-up of a single class
-    rows = zip(records.rows[:LISTED], records.pictures[:LISTED], strict=True)
+    rows = zip(records.rows[:LISTED], records.radii_original[:LISTED], strict=True)
     return [
         PictureLine(
-            picture.file,
+            "" if row.picture is None else row.picture.file,
             names[row.prediction],
             names[row.runner_up],
             row.radius,
-            picture.resized_from or "",
-            picture.radius_original,
+            row.resized_from or "",
+            original,
         )
-        for row, picture in rows
+        for row, original in rows
     ]

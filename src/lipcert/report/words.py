@@ -1,10 +1,10 @@
 """Sentences of a report, from the files of a run; no network is run."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 from typing import Any
 
 from lipcert.certify.curve import RADII, shown
-from lipcert.data.sources import NAMES
 from lipcert.report.own_pictures import summarise
 from lipcert.runs.run import Run
 
@@ -51,14 +51,17 @@ def resized(run: Run) -> str:
             f"{side}x{side} pixels. 'Radius' is about the resized picture, 'In the original' about the "
             "decoded 8-bit RGB picture."
         )
-    if records.data in NAMES:
+    if not records.resized:
         return ""
+    originals = median_low(
+        original if right else 0.0
+        for original, right in zip(records.radii_original, records.outcomes.right.tolist(), strict=True)
+    )
     return (
-        f"Radii are about pictures of {side}x{side} pixels, the size that the network takes. Pictures of "
-        "another size were cut to their centre square, resized and rounded to 8 bits; for the pictures "
-        "before that, these radii prove nothing. `lipcert certify NETWORK --images FOLDER` proves a radius "
-        "for the decoded 8-bit RGB picture too: for one whose shorter side has s pixels, about "
-        f"s / {side} times as large."
+        f"{records.resized:,} of {len(records.rows):,} pictures were cut to their centre square and resized "
+        f"to {side}x{side} pixels, and all radii above are about the resized pictures. A resize shrinks "
+        "changes or lets them grow by a known factor, so a radius of each original (decoded 8-bit RGB) is "
+        f"proved, too: their median is {shown(originals)}, and the records have them (radius_original)."
     )
 
 

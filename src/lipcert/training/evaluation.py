@@ -9,7 +9,7 @@ from lipcert.certify.certificates import Certificates
 from lipcert.certify.curve import RADII, certified_accuracy
 from lipcert.certify.network import ProvedNetwork
 from lipcert.data.batches import Batches
-from lipcert.data.dataset import Dataset, to_float
+from lipcert.data.dataset import Dataset
 from lipcert.models.network import Network
 from lipcert.schema import build
 from lipcert.training.devices import sum_over_processes
@@ -96,7 +96,7 @@ def held_out_accuracy(model: Network, images: Dataset, batch_size: int, fabric: 
 
 def proved_accuracy(network: ProvedNetwork, images: Dataset) -> tuple[dict[str, Any], Certificates]:
     """Standard and certified accuracy from certificates: proved bounds, full precision."""
-    certificates = network.certify(to_float(images.images))
+    certificates = network.certify(images.pixels)
     accuracy = certified_accuracy(certificates, images.labels)
     summary = {
         "images": accuracy.count,

@@ -11,11 +11,12 @@ from lipcert.certify.averages import mirrored
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import prove
-from lipcert.certify.records import Images, write_records
+from lipcert.certify.records import write_records
 from lipcert.data.dataset import Dataset
 from lipcert.data.sources import load as load_data
 from lipcert.files import PROVED
 from lipcert.models.storage import load as load_model
+from lipcert.pictures import about
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.metrics import MetricsLog
 from lipcert.runs.summary import RunSummary
@@ -64,8 +65,7 @@ def certify_models(
         if name == "best":
             best = Finished(network, images, certificates)
     best.network.save(out / PROVED)
-    about = Images(images.name, images.fingerprint, len(images), images.labels)
-    write_records(out, best.certificates, about, network=best.network, file=out / PROVED)
+    write_records(out, best.certificates, about(images), network=best.network, file=out / PROVED)
     return found, best
 
 
