@@ -2,20 +2,22 @@
 
 from collections.abc import Callable
 from inspect import cleandoc
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class App(typer.Typer):
     """A Typer whose help pages break lines where the terminal does, and not where the docstring does."""
 
-    def command(self, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Register a command, as `typer.Typer.command` does."""
 
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(function: Function) -> Function:
             options["help"] = unwrapped(function.__doc__ or "")
-            return super(App, self).command(*args, **options)(function)
+            return super(App, self).command(name, **options)(function)
 
         return register
 
