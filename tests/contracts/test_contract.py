@@ -12,6 +12,7 @@ from lipcert.errors import ArgumentError
 from lipcert.nn import ACTIVATIONS, CONVOLUTIONS
 from lipcert.nn.selftest import examples
 from lipcert.operators import ChannelAffine, Operator, Shape
+from lipcert.training.losses import MarginLoss
 
 
 class Stretch(lc.LipschitzModule):
@@ -169,11 +170,15 @@ def test_selftest_has_an_example_of_every_layer() -> None:
     assert {type(build(12)) for build in ACTIVATIONS.values()} <= set(kinds)
 
 
-@pytest.mark.parametrize("offset", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "loss",
+    [lc.CertificateLoss(0.5), lc.CertificateLoss(0.5, offset=0.1), lc.AnnealingLoss(), lc.EMMALoss(0.25)],
+    ids=["certificate", "offset", "annealing", "emma"],
+)
 @pytest.mark.parametrize("head", ["lln", "orthogonal"])
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
-def test_a_whole_training_step_reads_nothing_from_its_device(
-    head: str, offset: float, autocast: bool
+def test_forward_loss_and_backward_read_nothing_from_their_device(
+    head: str, loss: MarginLoss, autocast: bool
 ) -> None:
     model = lc.lipconvnet(5, "cayley", "hh1", head, 4, width=4, image_size=16).train()
     mode = FakeTensorMode()
@@ -185,5 +190,5 @@ def test_a_whole_training_step_reads_nothing_from_its_device(
     with mode:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = model(images)
-        lc.CertificateLoss(0.5, offset=offset)(model, logits, labels).backward()
+        loss(model, logits, labels, 0.5).backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
