@@ -27,7 +27,11 @@ from tools.dependencies import declared
 PYTHONS = {"oldest": "3.12", "newest": "3.13", "recipes": "3.11"}
 """The environments; Python 3.11 is that of continuous integration."""
 WARNINGS = {
-    "oldest": ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
+    "oldest": tuple(
+        word
+        for kind in ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+        for word in ("-W", f"ignore::{kind}")
+    ),
     "newest": ("-W", "ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
     "recipes": (),
 }
