@@ -9,7 +9,7 @@ from torch import Tensor
 from lipcert.kernels.constants import constant
 
 SMALL_MAP = 4
-"""Sides up to which a convolution runs on maps in torch's own order of memory."""
+"""Sides up to which a convolution on a CPU runs on maps in torch's own order of memory."""
 
 
 def circular_pad(x: Tensor, padding: int, behind: int | None = None) -> Tensor:
@@ -77,7 +77,8 @@ def circular_conv2d(
         return pointwise(x, kernel[:, :, 0, 0])
     # Borders are long runs of memory where channels come last, and oneDNN prefers that order, but for the
     # smallest maps, which it convolves up to twice as fast in torch's own.
-    x = x.contiguous() if max(x.shape[2:]) <= SMALL_MAP else _channels_last(x)
+    small = x.device.type == "cpu" and max(x.shape[2:]) <= SMALL_MAP
+    x = x.contiguous() if small else _channels_last(x)
     # The last output is at pixel H - stride, so that a stride spares pixels behind the last row and column.
     wrapped = circular_pad(x, padding, max(0, padding - stride + 1))
     return F.conv2d(wrapped, kernel, stride=stride, dilation=dilation, groups=groups)
