@@ -23,6 +23,7 @@ def test_every_convolution_is_trained_and_the_best_comes_first(command: Command,
     for row in rows:
         model = lc.load(tmp_path / row["conv"] / "best.safetensors")
         assert row["parameters"] == sum(p.numel() for p in model.parameters())
+        assert row["memory"] > 3 * 4 * row["parameters"], "weights, gradients and momentum"
         test = RunSummary.read(tmp_path / row["conv"]).test["best"]
         assert (row["standard"], row["certified"]) == (test["standard"], test["certified"])
         assert row["conv"] in found.out

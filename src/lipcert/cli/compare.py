@@ -103,15 +103,20 @@ def compare(
 def _table(found: "list[Contestant]") -> "Table":
     from rich.table import Table
 
-    caption = "Percent of the test images, certified with proved bounds; train/s and frozen/s are images."
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption=caption, caption_justify="left")
+    caption = (
+        "Percent of the test images, certified with proved bounds; train/s and frozen/s are images; "
+        "memory: all tensors of a training step."
+    )
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("layer")
-    for column in ("standard", *found[0].certified, "epochs", "train/s", "frozen/s", "weights"):
+    for column in ("standard", *found[0].certified, "epochs", "train/s", "frozen/s", "weights", "memory"):
         table.add_column(column, justify="right")
     for row in found:
         accuracies = (f"{100 * share:.1f}" for share in (row.standard, *row.certified.values()))
         rates = (f"{rate:,.0f}" for rate in (row.training, row.inference))
-        table.add_row(row.conv, *accuracies, f"{row.epochs:.1f}", *rates, _short(row.parameters))
+        table.add_row(
+            row.conv, *accuracies, f"{row.epochs:.1f}", *rates, _short(row.parameters), _bytes(row.memory)
+        )
     return table
 
 
@@ -125,3 +130,15 @@ def _short(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes in a few characters.
+
+    >>> _bytes(512_000), _bytes(94_300_000), _bytes(2_040_000_000)
+    ('0.5 MB', '94 MB', '2.0 GB')
+    """
+    millions = count / 1e6
+    if millions >= 1000:
+        return f"{millions / 1000:.1f} GB"
+    return f"{millions:.0f} MB" if millions >= 10 else f"{millions:.1f} MB"

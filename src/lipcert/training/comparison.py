@@ -15,6 +15,8 @@ from lipcert.models.storage import load
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.run import Run
 from lipcert.training.jobs import Job
+from lipcert.training.memory import step_memory
+from lipcert.training.parts import load_split
 from lipcert.training.recipes import apply_recipe
 
 BATCH = 256
@@ -33,6 +35,7 @@ class Contestant:
         training: images per second.
         inference: images per second of the frozen network in float32.
         parameters: how many numbers are trained.
+        memory: bytes that tensors hold at most in a training step, of the batch size of the run.
     """
 
     conv: str
@@ -42,6 +45,7 @@ class Contestant:
     training: float
     inference: float
     parameters: int
+    memory: int
 
 
 def plan(convolutions: Sequence[str], given: Mapping[str, Any], out: Path) -> tuple[Job, ...]:
@@ -63,11 +67,15 @@ def plan(convolutions: Sequence[str], given: Mapping[str, Any], out: Path) -> tu
 
 
 def measure(runs: Sequence[Run], repetitions: int = 5) -> list[Contestant]:
-    """Read what finished runs came to, and time their frozen networks in turns; the best at 36/255 first."""
+    """Read what finished runs came to, the best at 36/255 first.
+
+    Their frozen networks are timed in turns, and two steps of training are repeated to measure their memory.
+    """
     models = [load(run.weights) for run in runs if run.weights is not None]
     images = torch.rand(BATCH, *models[0].config.input_shape, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         seconds = in_turns([partial(freeze(model), images) for model in models], repetitions)
+    split = load_split(runs[0].config)  # of all of them
     found = []
     for run, model, time in zip(runs, models, seconds, strict=True):
         test = run.summary.test["best"]
@@ -80,6 +88,7 @@ def measure(runs: Sequence[Run], repetitions: int = 5) -> list[Contestant]:
                 run.summary.images_per_second,
                 BATCH / time,
                 sum(parameter.numel() for parameter in model.parameters()),
+                step_memory(run.config, split),
             )
         )
     first = next(iter(RADII))

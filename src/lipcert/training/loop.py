@@ -227,7 +227,7 @@ class Trainer:
             epoch, start = divmod(step, self.steps_per_epoch)
             self.model.train()
             for images, labels, _ in self.batches(epoch, start):
-                self._step(images, labels, step)
+                self.take_step(images, labels, step)
                 step += 1
                 at_end = step == total or step % self.steps_per_epoch == 0
                 if at_end or step % self.sync_every == 0 or self._is_saved_at(step):
@@ -251,7 +251,8 @@ class Trainer:
         assert self.log is not None, "only the first process writes"
         self.log.write(record)
 
-    def _step(self, images: Tensor, labels: Tensor, step: int) -> None:
+    def take_step(self, images: Tensor, labels: Tensor, step: int) -> None:
+        """One step of gradient descent on a batch, `step` steps after the first."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(
                 self.config.schedule,
@@ -374,7 +375,7 @@ class Trainer:
         images, labels, _ = next(iter(self.batches(0)))
 
         def step() -> None:
-            self._step(images, labels, 0)
+            self.take_step(images, labels, 0)
             self.unread_loss.item()
 
         self.model.train()
