@@ -118,13 +118,13 @@ def test_the_fast_path_is_the_plain_path(
 
 
 @pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize(("h", "w"), [(1, 2), (2, 2), (3, 5), (4, 4)])
+@pytest.mark.parametrize(("h", "w"), [(1, 2), (2, 2), (3, 5), (4, 4), (8, 8)])
 @pytest.mark.parametrize(("i", "keep"), [(5, 5), (2, 5), (5, 3), (3, 4)])
-def test_one_small_map_goes_from_tap_to_tap(size: int, h: int, w: int, i: int, keep: int) -> None:
+def test_one_small_map_has_ways_of_its_own(size: int, h: int, w: int, i: int, keep: int) -> None:
     taps = skew_taps(torch.randn((size**2 + 1) // 2, 5, 5, dtype=torch.float64))
     x = torch.randn(1, i, h, w, dtype=torch.float64)
     operator = SkewOperator(taps, h, w, scale=torch.tensor(0.7, dtype=torch.float64))
-    assert operator.one_by_taps
+    assert operator.one_is_special
     padded = torch.zeros(1, 5, h, w, dtype=torch.float64)
     padded[:, :i] = x
     dense = dense_convolution(kernel_from_taps(taps), h, w)

@@ -132,7 +132,7 @@ class ProvedNetwork:
         # Some processors take float32 pixels below 2^-126 for zero.
         flushed = math.sqrt(math.prod(self.input_shape)) * 2.0**-125
         flow = self.operator.run(replace(start, fixed=start.fixed + flushed), self.input_shape)
-        logits, fixed, slope = (t.cpu() for t in (flow.value, flow.fixed, flow.slope))
+        logits, fixed = flow.value.cpu(), flow.fixed.cpu()
         if not bool(logits.isfinite().all()):
             raise NotProvedError(
                 "model: its logits are not finite, so nothing can be certified; the weights are damaged"
@@ -148,7 +148,7 @@ class ProvedNetwork:
             )
         # The radius without rounding bounds the ball that the rounding is counted in.
         ideal = certificates_from(logits, self.pair_bounds, torch.zeros_like(fixed), self.lipschitz).radius
-        error = fixed + slope * ideal.clamp(max=LARGEST_RADIUS)
+        error = fixed + flow.slope * ideal.clamp(max=LARGEST_RADIUS)
         # A difference of two logits errs by sqrt(2) times the length of their error, at two points.
         slack = error * (2 * math.sqrt(2) * (1 + 2.0**-20))
         return certificates_from(logits, self.pair_bounds, slack, self.lipschitz)

@@ -14,15 +14,13 @@ from lipcert.kernels.constants import may_be_kept
 from lipcert.kernels.eager import eager
 from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.karatsuba import KaratsubaOperator, karatsuba_pays
+from lipcert.kernels.one_map import ONE_MAP_PIXELS, Pairs, Span, by_held_taps, by_rows, pairs_of
 from lipcert.kernels.precision import without_autocast
 from lipcert.kernels.taps import fold_gradient, kernel_from_taps, kernel_size
 from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
-
-Span = tuple[slice, slice]
-"""Rows and columns of a map."""
 
 Made = TypeVar("Made")
 
@@ -84,7 +82,7 @@ class SkewOperator:
         exact = on_cpu and taps.dtype == torch.float64
         self.layout = torch.contiguous_format if exact else torch.channels_last
         self.by_taps = self.size == 1 or (on_cpu and height * width <= self.TAP_PIXELS)
-        self.one_by_taps = exact and self.size > 1 and self.by_taps
+        self.one_is_special = exact and self.size > 1 and height * width <= ONE_MAP_PIXELS
         self.made: dict[str, Any] = {}
 
     def frame(self, batch: int) -> "Frame":
@@ -115,6 +113,17 @@ class SkewOperator:
     def _kernel(self) -> Tensor:
         kernel = kernel_from_taps(self.taps.detach()).contiguous(memory_format=self.layout)
         return _times(kernel, self.scale)
+
+    @_constant
+    def _rows(self) -> Tensor:
+        """The kernel as (out, k, k, in)."""
+        rows = kernel_from_taps(self.taps.detach()).permute(0, 2, 3, 1).contiguous()
+        return _times(rows, self.scale)
+
+    @_constant
+    def _pairs(self) -> Pairs:
+        grid = torch.arange(self.height * self.width, device=self.taps.device)
+        return pairs_of(list(map(self._overlap, range(1, len(self.taps)))), grid.view(self.height, -1))
 
     @torch.no_grad()
     def scaled(self, scale: Tensor, pivot: Pivot | None = None) -> "SkewOperator":
@@ -178,8 +187,11 @@ class SkewOperator:
     def _shifted(self, x: Tensor, keep: int, factor: float, shift: float) -> Tensor:
         """First `keep` channels of (factor * A + shift) x."""
         n, i = x.shape[:2]
-        if self.one_by_taps and isinstance(n, int) and n == 1:
-            y = _times(self._on_one_map(x, keep), self.scale)
+        if self.one_is_special and isinstance(n, int) and n == 1:
+            if self.as_matrix:
+                y = _times(by_held_taps(x, self.taps.detach(), keep, self._pairs()), self.scale)
+            else:
+                y = by_rows(x, self._rows()[:keep, :, :, :i])
             y = y if factor == 1.0 else y.mul_(factor)
             return add_channels(y, x, shift) if shift else y
         if not self.as_matrix:
@@ -203,22 +215,6 @@ class SkewOperator:
         y = y if factor == 1.0 else y.mul_(factor)
         y = y.reshape(n, self.height, self.width, keep).permute(0, 3, 1, 2)
         return add_channels(y, x, shift) if shift else y
-
-    def _on_one_map(self, x: Tensor, keep: int) -> Tensor:
-        """First `keep` channels of A x / scale for a small map (1, i, H, W), by two products for each tap.
-
-        For one map, reading the numbers of A is all of the work. The held taps are 5 c^2 of them, the kernel
-        9 c^2 and the matrix of a 2x2 map 16 c^2; and pairs of pixels of which one is padding are left out.
-        """
-        taps, pixels, i = self.taps.detach(), x[0].permute(1, 2, 0).contiguous(), x.shape[1]
-        y = F.linear(pixels, taps[0, :keep, :i])
-        for index, tap in enumerate(taps):
-            if index == 0 or (spans := self._overlap(index)) is None:
-                continue
-            here, there = spans
-            y[here] += F.linear(pixels[there], tap[:keep, :i])
-            y[there] -= pixels[here] @ tap[:i, :keep]  # the tap on the other side is -T^T
-        return y.permute(2, 0, 1).unsqueeze(0)
 
     def _overlap(self, index: int) -> tuple[Span, Span] | None:
         """Pixels p of the map for which p + t lies on the map too, t the offset of a held tap, and p + t."""

@@ -45,35 +45,37 @@ class Flow:
         value: (N, ...), computed at the images themselves.
         reach: Lipschitz constant from the images to here.
         fixed: (N,), e_0.
-        slope: (N,), e_1.
-        largest: (N,), bound on the norm of everything computed up to here, for r up to `LARGEST_RADIUS`.
+        slope: e_1, which is the same for all images.
+        largest: (N,), bound on the norm of what entered any operator up to here that rounds or stretches, for
+            r up to `LARGEST_RADIUS`.
     """
 
     value: Tensor
     reach: float
     fixed: Tensor
-    slope: Tensor
+    slope: float
     largest: Tensor
 
     @classmethod
     def of_images(cls, images: Tensor) -> Self:
         """The images themselves, which are exact."""
         zero = images.new_zeros(len(images), dtype=torch.float64)
-        return cls(images, 1.0, zero, zero, zero)
+        return cls(images, 1.0, zero, 0.0, zero)
 
-    def size(self) -> tuple[Tensor, Tensor]:
+    def size(self) -> tuple[Tensor, float]:
         r"""Bound a + b r on the norm of computed values in the ball: a = n + 2 e_0, b = 2 e_1 + reach.
 
         :math:`\|\hat z(x')\| \le \|z(x')\| + E \le \|z(x)\| + \text{reach}\,r + E \le n + 2E +
         \text{reach}\,r` with n the norm of the value at the image.
         """
-        return (
-            inflate(vector_norms(self.value) + 2 * self.fixed),
-            inflate(2 * self.slope + self.reach),
-        )
+        norms = vector_norms(self.value).add_(self.fixed, alpha=2)
+        return inflate(norms), inflate(2 * self.slope + self.reach)
 
 
-def inflate(x: Tensor) -> Tensor:
+Bound = TypeVar("Bound", Tensor, float)
+
+
+def inflate(x: Bound) -> Bound:
     """Covers the rounding of a few operations on bounds, and of norms of up to 2^30 numbers."""
     return x * (1 + 2.0**-20)
 
@@ -81,8 +83,8 @@ def inflate(x: Tensor) -> Tensor:
 def vector_norms(x: Tensor) -> Tensor:
     """(N,): the computed norms, and what entries below 2^-511 contribute, whose squares vanish."""
     flat = x.flatten(1)
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1) + math.sqrt(flat.shape[1]) * 2.0**-510
-    return norms
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    return norms.add_(math.sqrt(flat.shape[1]) * 2.0**-510)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,6 +143,8 @@ class Operator(ABC):
     def run(self, flow: Flow, input_shape: Shape) -> Flow:
         r"""`apply`, with the error: :math:`E' = L E + \kappa\,\text{size} + \tau` and reach' = L reach."""
         lipschitz, error = self.lipschitz_bound(input_shape), self.rounding_error(input_shape)
+        if lipschitz == 1 and error == EXACT:
+            return replace(flow, value=self.apply(flow.value))
         fixed, slope = flow.size()
         return Flow(
             self.apply(flow.value),

@@ -185,7 +185,7 @@ class WeightedSum(Operator):
         """Through every branch; the computed sum errs by its branches' errors and its own rounding."""
         flows = [branch.run(flow, input_shape) for branch in self.branches]
         step = gamma(len(self.branches) + 2)
-        fixed, slope = torch.full_like(flow.fixed, TINY), torch.zeros_like(flow.slope)
+        fixed, slope = torch.full_like(flow.fixed, TINY), 0.0
         for branch, weight in zip(flows, self.weights, strict=True):
             size = branch.size()
             fixed = inflate(fixed + abs(weight) * (branch.fixed + step * size[0]))
@@ -248,10 +248,8 @@ class Concatenation(Operator):
     def run(self, flow: Flow, input_shape: Shape) -> Flow:
         r"""Minkowski: :math:`(\sum (a_k + b_k r)^2)^{1/2} \le \|a\| + r \|b\|`."""
         flows = [branch.run(flow, input_shape) for branch in self.branches]
-        fixed, slope = (
-            inflate(torch.linalg.vector_norm(torch.stack(part), dim=0))
-            for part in ([f.fixed for f in flows], [f.slope for f in flows])
-        )
+        fixed = inflate(torch.linalg.vector_norm(torch.stack([f.fixed for f in flows]), dim=0))
+        slope = inflate(math.hypot(*(f.slope for f in flows)))
         value = torch.cat([f.value for f in flows], dim=1)
         known = product_up(flow.reach, self.lipschitz_bound(input_shape))
         reach = min(_length([f.reach for f in flows]), known)
