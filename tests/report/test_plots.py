@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -45,6 +46,23 @@ EDGES = {
 def test_pictures_of_edge_cases(outcomes: Outcomes) -> None:
     for number, figure in enumerate((curve_figure({"run": outcomes}), histogram_figure(outcomes))):
         ElementTree.fromstring(to_svg(figure, f"p{number}", "edge").replace("xlink:href", "href"))
+
+
+@pytest.mark.parametrize("largest", [0.4, 1.2, 2.0, 4.0, 9.0])
+def test_names_of_radii_do_not_overlap(largest: float) -> None:
+    outcomes = some([0.1, 0.2, *[largest] * 8], [True] * 10)
+    for figure in (
+        curve_figure({"run": outcomes}),
+        histogram_figure(outcomes),
+        histogram_figure(outcomes, narrow=True),
+    ):
+        figure.draw_without_rendering()
+        names = [text for text in figure.axes[0].texts if text.get_text() in RADII]
+        assert len(names) == len(RADII)
+        is_level = {text.get_rotation() for text in names} == {0.0}
+        boxes = [text.get_window_extent() for text in names]
+        assert is_level or largest > 0.5
+        assert not is_level or not any(one.overlaps(other) for one, other in pairwise(boxes))
 
 
 def test_curve_passes_through_the_numbers_of_the_table(outcomes: Outcomes) -> None:

@@ -59,9 +59,9 @@ def resized(run: Run) -> str:
     )
     return (
         f"{records.resized:,} of {len(records.rows):,} pictures were cut to their centre square and resized "
-        f"to {side}x{side} pixels, and all radii above are about the resized pictures. A resize shrinks "
-        "changes or lets them grow by a known factor, so a radius of each original (decoded 8-bit RGB) is "
-        f"proved, too: their median is {shown(originals)}, and the records have them (radius_original)."
+        f"to {side}x{side} pixels; radii are about the resized pictures. A resize shrinks changes or lets "
+        "them grow by a known factor, which proves a radius for each original (decoded 8-bit RGB) as well: "
+        f"their median is {shown(originals)}, and the records have them (radius_original)."
     )
 
 

@@ -12,6 +12,8 @@ from lipcert.certify.outcomes import Outcomes
 from lipcert.report.style import FAINT, INK, Stroke, drawing, stroke
 
 FULL_VIEW = 1.15 * max(RADII.values())
+WIDTH_OF_AXES, WIDTH_OF_NAME = 0.85, 0.5
+"""Share of a figure, and inches."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ def curve_figure(runs: Mapping[str, Outcomes], reported: Reported | None = None)
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots()
         view = max([FULL_VIEW, *(_reach(outcomes) for outcomes in runs.values())])
-        mark_radii(axes)
+        mark_radii(axes, view)
         for position, (name, outcomes) in enumerate(runs.items()):
             _line(axes, name, outcomes, stroke(position), view)
         if reported is not None:
@@ -62,13 +64,23 @@ def _reach(outcomes: Outcomes) -> float:
     return float(held.quantile(0.99)) if len(held) else 0.0
 
 
-def mark_radii(axes: Axes) -> None:
-    """Vertical lines at the paper's radii, with their names above the frame."""
+def mark_radii(axes: Axes, view: float) -> None:
+    """Vertical lines at the paper's radii, with their names above the frame.
+
+    Args:
+        axes: to draw in.
+        view: the largest radius that they show. Where much is shown the lines are close to each other, and
+            the names are tilted.
+    """
+    apart = min(RADII.values()) / view * axes.get_figure(root=True).get_figwidth() * WIDTH_OF_AXES
+    tilted = {"rotation": 40, "rotation_mode": "anchor", "ha": "left"}
+    level = {"ha": "center"}
     for name, radius in RADII.items():
         axes.axvline(radius, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
             name, (radius, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-            textcoords="offset points", ha="center", va="bottom", fontsize=8,
+            textcoords="offset points", va="bottom", fontsize=8,
+            **(tilted if apart < WIDTH_OF_NAME else level),
         )  # fmt: skip
 
 
