@@ -12,6 +12,7 @@ import lipcert as lc
 from lipcert.certify.curve import shown
 from lipcert.certify.records import Images, write_records
 from lipcert.cli import main
+from lipcert.data import image
 from lipcert.data.folder import find_images
 from lipcert.data.sources import load
 from lipcert.files import CERTIFICATES
@@ -100,6 +101,14 @@ def test_the_report_has_the_median_of_the_originals(command: Command, out: Path)
     fourth = sorted([0.0, originals[0], *originals[2:]])[3]
     assert "6 of 8 pictures were cut to their centre square and resized to 8x8 pixels" in page
     assert f"their median is {shown(fourth)}, and the records" in page
+
+
+def test_every_picture_is_decoded_once(network: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    real = image.decode
+    monkeypatch.setattr(image, "decode", lambda file, name: decoded.append(name) or real(file, name))
+    find_run(network).test_images(str(photos))
+    assert sorted(decoded) == sorted(map(str, find_images(photos, split="test").files))
 
 
 def test_what_is_stated_about_originals_is_verified(command: Command, out: Path) -> None:

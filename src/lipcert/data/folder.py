@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -162,7 +163,7 @@ def read_images(found: ImageFiles, name: str, image_size: int | None, split: str
     # Threads, because decoders release the GIL; results come in order, so the first bad file is the one
     # reported.
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for position, image in enumerate(pool.map(read, files)):
+        for position, image in enumerate(chain([first], pool.map(read, files[1:]))):
             if image.levels.shape != first.levels.shape:
                 raise DataError(
                     f"{files[position]}: is {_size(image.levels)} where {files[0].name} is "
