@@ -397,6 +397,17 @@ def test_the_error_of_two_operators_by_hand() -> None:
     assert second.largest.item() == pytest.approx(5.5 + 3 * LARGEST_RADIUS, rel=2e-5)
 
 
+def test_only_what_rounds_nothing_and_has_the_constant_1_leaves_bounds_alone() -> None:
+    start = FIRST.run(Flow.of_images(torch.ones(1, 1, dtype=torch.float64)), (1,))
+    same = Rough(1.0, 0.0, 0.0, 0.0).run(start, (1,))
+    assert (same.fixed, same.slope, same.reach) == (start.fixed, start.slope, start.reach)
+    assert Rough(1.0, 0.5, 0.0, 0.0).run(start, (1,)).slope > start.slope + 0.5
+    assert Rough(1.0, 0.0, 0.25, 0.0).run(start, (1,)).fixed.item() > 0.99
+    stretched = Rough(2.0, 0.0, 0.0, 0.0).run(start, (1,))
+    assert stretched.slope >= 2 * start.slope
+    assert stretched.reach == pytest.approx(4, rel=1e-15)
+
+
 def test_the_rounding_error_of_a_sequence_by_hand() -> None:
     found = Sequence((FIRST, SECOND)).rounding_error((1,))
     # The second meets numbers of (2 + 1/2) |x| + 4 + 1/4 + 1/4: f(0) as computed, its error, and that again.
