@@ -29,14 +29,14 @@ PYTHONS = {"oldest": "3.12", "newest": "3.13", "recipes": "3.11"}
 WARNINGS = {
     "oldest": tuple(
         word
-        for kind in ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+        for kind in ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning")
         for word in ("-W", f"ignore::{kind}")
     ),
     "newest": ("-W", "ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
     "recipes": (),
 }
-"""Old packages use what newer ones have deprecated; with the newest, every warning is an error but for that
-of torch.compile about the first release of Python 3.13.
+"""Old packages use what newer ones have deprecated, and old Ray leaves its files open; with the newest, every
+warning is an error but for that of torch.compile about the first release of Python 3.13.
 """
 SHOWN = ("torch", "numpy", "scikit-learn")
 """Dependencies that the table in docs/dependencies.md names."""
