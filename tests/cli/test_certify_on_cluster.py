@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -12,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from torch import Tensor
 
 import lipcert as lc
 from lipcert.certify.network import BATCH
+from lipcert.cli.own_images import BATCH as OWN_BATCH
+from lipcert.data import Dataset
 from lipcert.errors import DataError
 from lipcert.files import CERTIFICATES
 from lipcert.runs.naming import find_run
@@ -70,7 +72,7 @@ class WaitsOnce:
     read: Read
     file: Path
 
-    def __call__(self) -> Tensor:
+    def __call__(self) -> Dataset:
         try:
             with self.file.open("x") as file:
                 file.write(f"{os.getpid()}\n")
@@ -84,7 +86,7 @@ class WaitsOnce:
 class Refuses:
     """Reads a part that has a broken picture."""
 
-    def __call__(self) -> Tensor:
+    def __call__(self) -> Dataset:
         raise DataError("ant.png: is broken")
 
 
@@ -138,7 +140,7 @@ def test_a_part_whose_worker_is_killed_is_certified_by_another(
     whole, found = certify_on_ray(run, images, tmp_path)
     killer.join(timeout=1)
     assert not killer.is_alive()
-    expected = run.network.certify(lc.data.to_float(run.test_images(str(photos)).images))
+    expected = run.network.certify(run.test_images(str(photos)).pixels)
     assert found.radius.tolist() == expected.radius.tolist()
     assert found.margin.tolist() == expected.margin.tolist()
     assert whole.fingerprint == run.test_images(str(photos)).fingerprint
@@ -166,6 +168,30 @@ def test_finished_parts_are_not_certified_again(
     _, swapped = certify_on_ray(run, replace(images, reads=(second, first, third)), tmp_path)
     assert swapped.radius[:BATCH].tolist() == found.radius[BATCH : 2 * BATCH].tolist()
     assert swapped.radius[BATCH] == found.radius[0]
+
+
+@pytest.mark.slow
+def test_pictures_have_the_lines_of_one_process(
+    command: Command,
+    cluster: None,
+    network: Path,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(photos / "test", tmp_path / "test")
+    (tmp_path / "test/owl/0.png").write_bytes(b"broken")
+    monkeypatch.chdir(tmp_path)  # the workers' working directory is another one
+    monkeypatch.setattr("lipcert.cli.own_images.PART", OWN_BATCH)
+    certify = ("certify", network, "--images", "test", "--json")
+    alone = command(*certify, "--out", tmp_path / "alone")
+    shared = command(*certify, "--out", tmp_path / "shared", "--cluster", "ray")
+    assert (alone.code, shared.code) == (2, 2)
+    assert "0.png: cannot be read" in shared.err
+    assert alone.err == shared.err
+    assert alone.out == shared.out
+    assert lines(tmp_path / "alone") == lines(tmp_path / "shared")
+    assert len(lines(tmp_path / "alone")) == IMAGES + 1
 
 
 @pytest.mark.parametrize(
