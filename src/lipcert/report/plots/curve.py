@@ -35,7 +35,7 @@ def curve_figure(runs: Mapping[str, Outcomes], reported: Reported | None = None)
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots()
         view = max([FULL_VIEW, *(_reach(outcomes) for outcomes in runs.values())])
-        mark_radii(axes, view)
+        mark_radii(axes, view, figure.get_figwidth())
         for position, (name, outcomes) in enumerate(runs.items()):
             _line(axes, name, outcomes, stroke(position), view)
         if reported is not None:
@@ -64,15 +64,16 @@ def _reach(outcomes: Outcomes) -> float:
     return float(held.quantile(0.99)) if len(held) else 0.0
 
 
-def mark_radii(axes: Axes, view: float) -> None:
+def mark_radii(axes: Axes, view: float, width: float) -> None:
     """Vertical lines at the paper's radii, with their names above the frame.
 
     Args:
         axes: to draw in.
         view: the largest radius that they show. Where much is shown the lines are close to each other, and
             the names are tilted.
+        width: of the figure, in inches.
     """
-    apart = min(RADII.values()) / view * axes.get_figure(root=True).get_figwidth() * WIDTH_OF_AXES
+    apart = min(RADII.values()) / view * width * WIDTH_OF_AXES
     tilted = {"rotation": 40, "rotation_mode": "anchor", "ha": "left"}
     level = {"ha": "center"}
     for name, radius in RADII.items():

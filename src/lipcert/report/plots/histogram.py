@@ -30,7 +30,7 @@ def histogram_figure(outcomes: Outcomes, *, narrow: bool = False, labelled: bool
         edges = np.linspace(0, end, BINS + 1)
         # The few beyond the end stand in the last bin, so that no image is left out.
         shown = np.minimum(radius, np.nextafter(end, 0))
-        mark_radii(axes, end)
+        mark_radii(axes, end, figure.get_figwidth())
         axes.hist(
             shown[right], bins=edges.tolist(), color=BLUE, alpha=0.75, zorder=2,
             label=f"right ({int(right.sum()):,})",
