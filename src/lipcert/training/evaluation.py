@@ -1,5 +1,6 @@
 """Accuracy of a model: a quick estimate on held-out images for selection, the proved one on test images."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ESTIMATE = "held-out, estimate"
-SELECTED_BY = "mean of standard and certified accuracies; if equal, mean radius, then the later step"
+SELECTED_BY = (
+    "the last model whose mean of standard and certified accuracies is within a standard error of the highest"
+)
 RAW, AVERAGED = "raw", "average"
 """The two models of a run that keeps an average: the weights themselves, and their moving average."""
 MILLIONTHS, LARGEST = 1_000_000, 1_000_000
@@ -30,7 +33,7 @@ def selection_score(accuracy: Mapping[str, Any]) -> float:
     """Score by which the best model is selected: the mean of standard and certified accuracies.
 
     One radius alone is a noisy judge: on 5,000 images a share is off by 0.7 points, as much as models late in
-    a run differ by, and to take the largest of many prefers those that were lucky there.
+    a run differ by.
 
     >>> selection_score({"standard": 0.75, "certified": {"36/255": 0.5, "72/255": 0.25}})
     0.5
@@ -40,10 +43,9 @@ def selection_score(accuracy: Mapping[str, Any]) -> float:
 
 
 def selection_key(accuracy: Mapping[str, Any]) -> tuple[float, float]:
-    """Sort key of models: the selection score, then the mean certified radius.
+    """Sort key of the models of one step: the selection score, then the mean certified radius.
 
-    A few easy held-out images reach the best score early in a run; radii go on growing. Scores are rounded,
-    because equal means of different shares can differ in the last bit.
+    Scores are rounded, because equal means of different shares can differ in the last bit.
 
     >>> easy = {"standard": 1.0, "certified": {"36/255": 1.0}}
     >>> selection_key(easy | {"mean_radius": 9.8}) > selection_key(easy | {"mean_radius": 1.4})
@@ -52,6 +54,33 @@ def selection_key(accuracy: Mapping[str, Any]) -> tuple[float, float]:
     # Checkpoints of older versions have no mean radius.
     radius: float = build(float, accuracy.get("mean_radius", 0.0), "mean_radius")
     return round(selection_score(accuracy), 12), radius
+
+
+def is_as_good(found: Mapping[str, Any], best: Mapping[str, Any] | None) -> bool:
+    r"""Whether a later model takes the place of the best one so far.
+
+    It does unless its score is below the highest so far by more than the standard error. A score s is the
+    mean of n numbers between 0 and 1, one per image, so that error is at most :math:`\sqrt{s (1 - s) / n}`.
+    Training is meant to go on improving a model; with few held-out images the highest of many scores is that
+    of a lucky one, which has learned less.
+
+    >>> early = {"images": 64, "standard": 0.5, "certified": {}}
+    >>> is_as_good({"images": 64, "standard": 0.45, "certified": {}}, early)
+    True
+    >>> is_as_good({"images": 6400, "standard": 0.45, "certified": {}}, early | {"images": 6400})
+    False
+    """
+    if best is None:
+        return True
+    highest = highest_score(best)
+    # Rounded, because equal means of different shares can differ in the last bit.
+    return round(highest - selection_score(found), 12) <= math.sqrt(highest * (1 - highest) / found["images"])
+
+
+def highest_score(best: Mapping[str, Any]) -> float:
+    """The highest score up to the best model, whose own may be lower; older checkpoints do not have it."""
+    highest: float = build(float, best.get("highest_score", selection_score(best)), "highest_score")
+    return highest
 
 
 def better(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -36,7 +36,9 @@ from lipcert.training.evaluation import (
     SELECTED_BY,
     better,
     held_out_accuracy,
-    selection_key,
+    highest_score,
+    is_as_good,
+    selection_score,
 )
 from lipcert.training.final import Finished, certify_models, report_results
 from lipcert.training.interruption import Interrupted, Interruption
@@ -317,8 +319,7 @@ class Trainer:
         chosen = better(found)
         step, epoch = self.position.step, self.position.step / self.steps_per_epoch
         best = self.position.best
-        # Of equal models the later one, which has learned for longer.
-        is_best = best is None or selection_key(found[chosen]) >= selection_key(best)
+        is_best = is_as_good(found[chosen], best)
         total, count = self.position.losses
         record: dict[str, Any] = {
             "kind": "epoch",
@@ -335,8 +336,9 @@ class Trainer:
             record |= {"held_out_average": found[AVERAGED], "better": chosen}
         if is_best:
             on_rank_zero(self.fabric, lambda: save(self._models()[chosen], self.out / BEST))
+            highest = max(selection_score(found[chosen]), 0 if best is None else highest_score(best))
             best = {"step": step, "epoch": epoch, "weights": chosen, "selected_by": SELECTED_BY}
-            best |= found[chosen]
+            best |= {"highest_score": highest} | found[chosen]
         on_rank_zero(self.fabric, lambda: self._write_log(record))
         self.position = replace(self.position, best=best, losses=(0.0, 0), latest=record)
         self.progress.evaluated(
