@@ -139,7 +139,7 @@ class SkewOperator:
         """The operator in float32, as it is fast for one map."""
         scale = None if self.scale is None else self.scale.float()
         other = SkewOperator(self.taps.float(), self.height, self.width, scale=scale)
-        other.one_is_special = other.as_matrix and self.size > 1  # on larger maps oneDNN is as fast
+        other.one_by_taps = other.by_taps and self.size > 1 and self.taps.device.type == "cpu"
         return other
 
     @eager
