@@ -262,30 +262,6 @@ def test_norm_estimates_are_norms(shape: tuple[int, ...]) -> None:
     assert float(exact) <= size * smallest * (1 + 1e-12)
 
 
-@every_shape
-def test_long_estimates_in_float64_are_begun_in_float32(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    c, _, _, _, h, w = shape
-    taps = skew_taps(draw(shape)[0]).detach()
-    start, kinds, real = start_vector(taps, 1, c, h, w), [], SkewOperator.__call__
-    with monkeypatch.context() as patch:
-        patch.setattr(SkewOperator, "in_single", lambda operator: operator)
-        *_, exact = operator_norm_estimate(SkewOperator(taps, h, w), start, 200)
-
-    def call(operator: SkewOperator, x: torch.Tensor) -> torch.Tensor:
-        kinds.append(x.dtype)
-        return real(operator, x)
-
-    monkeypatch.setattr(SkewOperator, "__call__", call)
-    *_, found = operator_norm_estimate(SkewOperator(taps, h, w), start, 200)
-    steps = kinds.count(torch.float64)
-    assert kinds == [torch.float32] * 180 + [torch.float64] * steps
-    assert 0 < steps <= 20
-    # Estimates err by the square of the vector's error, 1e-12, which slow convergence passes on.
-    torch.testing.assert_close(found, exact, rtol=1e-8, atol=0)
-
-
 @pytest.mark.parametrize("seed", [0, 2**50 + 3])
 def test_a_start_is_drawn_to_the_same_bits_also_where_inputs_are_mapped(seed: int) -> None:
     """Runs that were begun by another version resume from these bits."""

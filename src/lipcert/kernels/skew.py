@@ -134,14 +134,6 @@ class SkewOperator:
                 other.made[name] = _times(self.made.pop(name), scale)
         return other
 
-    @torch.no_grad()
-    def in_single(self) -> "SkewOperator":
-        """The operator in float32, as it is fast for one map."""
-        scale = None if self.scale is None else self.scale.float()
-        other = SkewOperator(self.taps.float(), self.height, self.width, scale=scale)
-        other.one_by_taps = other.by_taps and self.size > 1 and self.taps.device.type == "cpu"
-        return other
-
     @eager
     def series(self, x: Tensor, coefficients: tuple[float, ...], out_channels: int) -> Tensor:
         """First `out_channels` channels of p(A) x for p with real coefficients c_0, ..., c_d.

@@ -16,9 +16,6 @@ from lipcert.kernels.skew import Pivot, SkewOperator
 from lipcert.kernels.taps import kernel_from_taps
 
 CONVERGED_ITERATIONS = 200
-LAST_ITERATIONS = 20
-"""So many of a long power iteration in float64 are; those before them run in float32, in half the time. What
-float32 adds to the vector, of order 1e-7, changes the estimate by its square."""
 TRAINING_ITERATIONS = 4
 """Per training step, from where the last one ended. With one, the estimate of a kernel that moves fast can be
 several times too small, p(A) leaves its interval, and a run with few channels or a large lr explodes."""
@@ -65,11 +62,6 @@ def operator_norm_estimate(
         iterations: at most so many.
         stop_early: end when the estimate no longer changes, for which an accelerator has to be waited for.
     """
-    if operator.taps.dtype == torch.float64 and iterations > LAST_ITERATIONS:
-        fast, coarse = operator.in_single(), iterations - LAST_ITERATIONS
-        # Where convergence is slow, estimates agree to float32 long before they are as good as that.
-        vector = operator_norm_estimate(fast, vector, coarse, stop_early=False)[0]
-        iterations = LAST_ITERATIONS
     right = vector.to(operator.taps.dtype).contiguous(memory_format=torch.channels_last)
     previous = None
     for step in range(iterations):
