@@ -42,7 +42,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def falling(*_: object) -> dict[str, object]:
         share = next(shares)
-        return {"label": "x", "images": 1, "standard": share, "certified": dict.fromkeys(RADII, share)}
+        return {"label": "x", "images": 1000, "standard": share, "certified": dict.fromkeys(RADII, share)}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "held_out_accuracy", falling)

@@ -66,8 +66,8 @@ def orthogonalize(matrices: Tensor, *, dtype: torch.dtype | None = None) -> Tens
         the same shape and dtype as `matrices`.
 
     >>> orthogonalize(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).round(decimals=2)
-    tensor([[0.7200, 0.0000],
-            [0.0000, 1.1200]])
+    tensor([[0.7800, 0.0000],
+            [0.0000, 1.1000]])
 
     References: K. Jordan et al., Muon, 2024, with one polynomial in all iterations; N. Amsel, D. Persson, C.
     Musco and R. Gower, The Polar Express, 2025, with the best one for each.
