@@ -41,7 +41,7 @@ def test_what_ships_is_what_its_card_is_of(card: Path) -> None:
     assert network.hash == known["network_sha256"]
     assert network.lipschitz == known["lipschitz"]
     assert weights_hash(load_weights(card.with_suffix(".safetensors"))) == known["weights_sha256"]
-    assert (ZOO / f"{card.stem}.proved.safetensors").stat().st_size < 10e6
+    assert (ZOO / f"{card.stem}.proved.safetensors").stat().st_size < make_zoo.LARGEST
 
 
 @pytest.mark.parametrize("name", sorted(proved_networks()))
