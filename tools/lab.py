@@ -79,6 +79,17 @@ STUDIES = {
             "depth 9, 4 epochs": {"depth": 9, "epochs": 4},
         },
     ),
+    "crops": Study(
+        SMALL | {"epochs": 12},
+        {
+            "no crops": {"crop": 0},
+            **{
+                f"padded by {pixels}, {border}": {"crop": pixels, "border": border}
+                for pixels in (1, 2, 4)
+                for border in ("black", "reflect")
+            },
+        },
+    ),
 }
 
 

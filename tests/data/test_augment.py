@@ -27,7 +27,7 @@ def crop_and_flip(images: Tensor, source: torch.Generator, padding: int = 4) -> 
     return change.apply(images, change.draw(len(images), source))
 
 
-def one_by_one(images: Tensor, choices: Tensor, padding: int) -> Tensor:
+def one_by_one(images: Tensor, choices: Tensor, padding: int, border: str) -> Tensor:
     """The obvious way: for each image and pixel, look up where it comes from."""
     count, _, height, width = images.shape
     out = torch.zeros_like(images)
@@ -37,18 +37,28 @@ def one_by_one(images: Tensor, choices: Tensor, padding: int) -> Tensor:
             for x in range(width):
                 source_y = y + down - padding
                 source_x = (width - 1 - x if mirrored else x) + right - padding
+                if border == "reflect":
+                    source_y, source_x = reflected(source_y, height), reflected(source_x, width)
                 if 0 <= source_y < height and 0 <= source_x < width:
                     out[n, :, y, x] = images[n, :, source_y, source_x]
     return out
 
 
+def reflected(place: int, side: int) -> int:
+    return -place if place < 0 else 2 * (side - 1) - place if place >= side else place
+
+
 @settings(deadline=None, max_examples=60)
-@given(shape=shapes, dtype=dtypes, padding=paddings, seed=seeds)
-def test_equals_the_obvious_way(shape: tuple[int, ...], dtype: torch.dtype, padding: int, seed: int) -> None:
+@given(shape=shapes, dtype=dtypes, padding=paddings, seed=seeds, border=st.sampled_from(["black", "reflect"]))
+def test_equals_the_obvious_way(
+    shape: tuple[int, ...], dtype: torch.dtype, padding: int, seed: int, border: str
+) -> None:
     images = random_images(shape, dtype)
-    change = CropFlip(padding)
+    if border == "reflect":
+        padding = min(padding, shape[2] - 1, shape[3] - 1)
+    change = CropFlip(padding, border)
     choices = change.draw(len(images), generator(seed))
-    expected = one_by_one(images, choices, padding)
+    expected = one_by_one(images, choices, padding, border)
     assert torch.equal(change.apply(images, choices), expected)
 
 
@@ -122,6 +132,10 @@ def test_works_on_an_expanded_view_and_any_layout() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ArgumentError, match="padding: expected 0 or more pixels, got -1"):
         crop_and_flip(torch.zeros(1, 1, 2, 2), generator(0), padding=-1)
+    with pytest.raises(ArgumentError, match="border: expected one of black, reflect, got 'white'"):
+        CropFlip(2, "white")
+    with pytest.raises(ArgumentError, match="padding: expected less than the side of the images, 4 pixels"):
+        CropFlip(4, "reflect").apply(torch.zeros(1, 3, 9, 4), torch.zeros(1, 3).long())
     with pytest.raises(ArgumentError, match=r"images: expected \(N, C, H, W\).*got \(3, 2, 2\)"):
         crop_and_flip(torch.zeros(3, 2, 2), generator(0))
     with pytest.raises(ArgumentError, match=r"images: expected.*got \(3, 1, 2, 2\) and \(2, 3\)"):

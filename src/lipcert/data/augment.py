@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipcert.errors import ArgumentError
+from lipcert.errors import ArgumentError, choose
 
 
 class Augmentation(Protocol):
@@ -24,20 +24,27 @@ class Augmentation(Protocol):
         """Return the images as the choices say; same shape and dtype."""
 
 
+BORDERS = ("black", "reflect")
+
+
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with zeros, crop back to the old size at a random place, mirror left-right with probability 1/2.
+    """Pad, crop back to the old size at a random place, mirror left-right with probability 1/2.
 
-    The zeros are black pixels: this runs on raw images, before the model's normalisation, as in the paper's
-    training (batches of 32x32 images, padding 4).
+    The paper pads 32x32 images by 4 black pixels, before the model's normalisation. No picture of the test
+    set has such a frame, and in l2 it is far from any border that a picture could have; "reflect" continues
+    the picture by its mirror image instead.
 
     Args:
-        padding: zeros added on every side; 0 leaves only the mirror.
+        padding: pixels added on every side; 0 leaves only the mirror.
+        border: "black", or "reflect", which repeats no pixel of the edge itself: c b [a b c] b a.
     """
 
     padding: int = 4
+    border: str = "black"
 
     def __post_init__(self) -> None:
+        choose("border", self.border, BORDERS)
         if self.padding < 0:
             raise ArgumentError(f"padding: expected 0 or more pixels, got {self.padding}")
 
@@ -63,11 +70,25 @@ class CropFlip:
         count, channels, height, width = images.shape
         device = images.device
         row, column, mirrored = choices.to(device)[:, :, None].unbind(1)
-        padded = F.pad(images, (self.padding,) * 4)
         rows = row + torch.arange(height, device=device)
         across = torch.arange(width, device=device)
         columns = column + torch.where(mirrored.bool(), width - 1 - across, across)
+        if self.border == "reflect":
+            rows, columns = self._reflected(rows, height), self._reflected(columns, width)
+            padded = images
+        else:
+            padded = F.pad(images, (self.padding,) * 4)
         # Where in its padded plane each pixel comes from, alike for all channels: one gather for the batch.
         source = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
         source = source.reshape(count, 1, height * width).expand(-1, channels, -1)
         return padded.flatten(2).gather(2, source).reshape(images.shape)
+
+    def _reflected(self, places: Tensor, side: int) -> Tensor:
+        """Where places of the padded picture lie in the picture itself."""
+        if self.padding >= side:
+            raise ArgumentError(
+                f"padding: expected less than the side of the images, {side} pixels, to reflect them, got "
+                f"{self.padding}"
+            )
+        last = side - 1
+        return last - (last - (places - self.padding).abs()).abs()

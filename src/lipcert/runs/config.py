@@ -222,6 +222,12 @@ class TrainConfig:
         "Padding of the random crops in pixels, 0: only flips; default: an eighth of the side.",
         "[0, 4096]",
     )
+    border: str = option(
+        "black",
+        DATA,
+        "What crops show beside a picture: black pixels, or reflect, its mirror image.",
+        choices=("black", "reflect"),
+    )
     held_out: int = option(
         5000, DATA, "Training images kept for selection, at most a tenth of them.", "[1, 1e9]"
     )

@@ -79,9 +79,10 @@ def augmentation(config: TrainConfig, images: Dataset, epochs: float) -> Augment
             f"crop: expected a padding below the side of the images, {side} pixels, got {config.crop}; of "
             "some pictures nothing would be left"
         )
-    if config.crop is not None:
-        return CropFlip(config.crop)
-    return CropFlip(fitted_padding(epochs, side) if config.augment == "fitted" else side // 8)
+    padding = config.crop
+    if padding is None:
+        padding = fitted_padding(epochs, side) if config.augment == "fitted" else side // 8
+    return CropFlip(padding, config.border)
 
 
 def fitted_padding(epochs: float, side: int) -> int:
