@@ -4,9 +4,13 @@ import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -192,6 +196,37 @@ def test_pictures_have_the_lines_of_one_process(
     assert alone.out == shared.out
     assert lines(tmp_path / "alone") == lines(tmp_path / "shared")
     assert len(lines(tmp_path / "alone")) == IMAGES + 1
+
+
+def command_line(module: str, *arguments: object) -> list[str]:
+    """A module of packages in this environment, as a process of its own."""
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+@pytest.fixture
+def head() -> Iterator[str]:
+    """The address of a head node, started as docs/scale.md says; its processes end with it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    ports = ("--port", 0, "--ray-client-server-port", port, "--include-dashboard", "false")
+    start = command_line("ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", 2, *ports)
+    with subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        yield f"ray://127.0.0.1:{port}"
+        process.terminate()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_runs_elsewhere(head: str, network: Path, photos: Path, tmp_path: Path) -> None:
+    """Through Ray's client, from a process that starts no cluster of its own."""
+    certify = command_line("lipcert", "certify", network, "--images", photos / "test" / "owl")
+    for more in ([], ["--cluster", head]):
+        subprocess.run([*certify, "--out", str(tmp_path / str(len(more))), *more], check=True, timeout=300)
+    assert lines(tmp_path / "0") == lines(tmp_path / "2")
 
 
 @pytest.mark.parametrize(
