@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lipcert.certify.curve import RADII, shown
 from lipcert.certify.outcomes import Outcomes
@@ -76,17 +77,25 @@ def zoo(folder: Path = ZOO) -> str:
         training, audit = card["training"], card["audit"]
         verdict = "not yet" if audit is None else f"{audit['broken']} of {audit['certified']:,} broken"
         shares = [f"{share:.2%}" for share in (card["standard"], *card["certified"].values())]
-        cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
-        epochs, width = training["budget"].split(", ")[:2]
-        hours = f"{training['hours']:.1f} hours"
-        if start := training.get("started_from"):
-            epochs, hours = f"{round(start['epochs'], 1):g} + {epochs}", f"{start['hours']:.1f} + {hours}"
-        spent = f"{width}, {epochs}, {hours} of {cores}" + (", mirrored" if card.get("mirrored") else "")
+        spent = _spent(training)
+        if other := training.get("averaged_with"):
+            spent = f"average of two: {spent}; {_spent(other)}"
+        spent += ", mirrored" if card.get("mirrored") else ""
         rows.append([f"`{card['name']}`", *shares, spent, verdict])
         if card["paper"]:
             rows.append(["the paper", *(f"{value}%" for value in card["paper"]), "width 32, 200 epochs", ""])
     head = ["network", "standard", *RADII, "training", "audit"]
     return markdown_table(head, rows, numbers=6)
+
+
+def _spent(training: dict[str, Any]) -> str:
+    """What one training cost, that of the network it started from included."""
+    cores = "1 core" if training["threads"] == 1 else f"{training['threads']} cores"
+    epochs, width = training["budget"].split(", ")[:2]
+    hours = f"{training['hours']:.1f} hours"
+    if start := training.get("started_from"):
+        epochs, hours = f"{round(start['epochs'], 1):g} + {epochs}", f"{start['hours']:.1f} + {hours}"
+    return f"{width}, {epochs}, {hours} of {cores}"
 
 
 def budgets(folder: Path = RESULTS) -> str:

@@ -1,12 +1,14 @@
 """Makes a network of the zoo from a finished run: compact weights, a proved file, its certificates,
 and a card with the numbers.
 
-    python -m tools.make_zoo runs/paper/NAME-OF-RUN lipconvnet5-cifar10 [--mirrored]
+    python -m tools.make_zoo runs/paper/NAME-OF-RUN lipconvnet5-cifar10 [--mirrored] [--average RECORD]
     lipcert audit lipconvnet5-cifar10 --count 1000 --out audits/lipconvnet5-cifar10
     python -m tools.make_zoo --audit audits/lipconvnet5-cifar10 lipconvnet5-cifar10
 
 Every number on the card is of the network as it ships: rounded to bfloat16, proved,
-saved and loaded again.
+saved and loaded again. With --average what certifies is the mean of two networks: that of the run, whose
+weights ship for training to start from, and that of a record in results/ that has its weights
+(`python -m tools.keep --weights`).
 """
 
 import argparse
@@ -25,6 +27,7 @@ from lipcert.certify.outcomes import Outcomes
 from lipcert.certify.records import write_records
 from lipcert.data import Dataset
 from lipcert.data import load as load_data
+from lipcert.files import BEST
 from lipcert.models.storage import load as load_weights
 from lipcert.models.storage import weights_hash
 from lipcert.paper.budget import network_of
@@ -42,38 +45,47 @@ LARGEST = 20e6
 """Bytes of one file."""
 
 
-def make(run_folder: Path, name: str, *, mirrored: bool = False) -> dict[str, Any]:
+def make(run_folder: Path, name: str, *, mirrored: bool = False, other: Path | None = None) -> dict[str, Any]:
     run = finished_run(run_folder)
-    start = _start(run)
-    lc.save(load_weights(run_folder / "best.safetensors"), ZOO / f"{name}.safetensors", compact=True)
-    card = proved(name, run.config.data, mirrored=mirrored)
+    training = _training(run)
+    if other is not None:
+        training["averaged_with"] = _training(finished_run(other))
+    lc.save(load_weights(run_folder / BEST), ZOO / f"{name}.safetensors", compact=True)
+    card = proved(name, run.config.data, mirrored=mirrored, other=other)
     printed = reported_rows().get(network_of(run.config))
     return card | {
         "paper": list(printed[1].reported.values()) if printed else None,
         "before_rounding": {
             key: run.summary.test["best"][key] for key in ("standard", "certified", "lipschitz")
         },
-        "training": {
-            "run": run.name,
-            "budget": budget_of(run),
-            "gamma": run.config.gamma,
-            "seed": run.config.seed,
-            "held_out": run.config.held_out,
-            "epochs": run.summary.epochs,
-            "hours": run.hours,
-            "cpu": run.environment.get("cpu"),
-            "threads": run.environment.get("threads"),
-            **({} if start is None else {"started_from": start}),
-        },
+        "training": training,
         "audit": None,
     }
 
 
-def proved(name: str, data: str, *, mirrored: bool) -> dict[str, Any]:
+def _training(run: Run) -> dict[str, Any]:
+    start = _start(run)
+    return {
+        "run": run.name,
+        "budget": budget_of(run),
+        "gamma": run.config.gamma,
+        "seed": run.config.seed,
+        "held_out": run.config.held_out,
+        "epochs": run.summary.epochs,
+        "hours": run.hours,
+        "cpu": run.environment.get("cpu"),
+        "threads": run.environment.get("threads"),
+        **({} if start is None else {"started_from": start}),
+    }
+
+
+def proved(name: str, data: str, *, mirrored: bool, other: Path | None = None) -> dict[str, Any]:
     """Prove the weights that ship, write the proved file, and certify the test set with it."""
     model, images = load_weights(ZOO / f"{name}.safetensors"), load_data(data, split="test")
     file = ZOO / f"{name}.proved.safetensors"
     network = lc.prove(model, classes=images.classes)
+    if other is not None:
+        network = lc.average([network, lc.prove(load_weights(other / BEST), classes=images.classes)])
     (lc.mirrored(network) if mirrored else network).save(file)
     if file.stat().st_size > LARGEST:
         raise SystemExit(f"{file}: {file.stat().st_size / 1e6:.1f} MB, at most {LARGEST / 1e6:.0f} ship")
@@ -153,6 +165,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
     parser.add_argument("name", help="name in the zoo")
     parser.add_argument("--mirrored", action="store_true", help="average over image and mirror image")
+    parser.add_argument("--average", metavar="RECORD", type=Path, help="average with the network of a record")
     parser.add_argument("--audit", type=Path, help="folder that lipcert audit wrote; adds its verdict")
     parser.add_argument("--again", action="store_true", help="prove and certify the weights that ship again")
     parser.add_argument("--certify", action="store_true", help="certify the proved file that ships again")
@@ -165,11 +178,17 @@ def main() -> None:
         card = known | certified(options.name, load_data(known["data"], split="test"))
     elif options.again:
         known = card_of(options.name)
-        card = known | proved(options.name, known["data"], mirrored=known.get("mirrored", False))
+        partner = known["training"].get("averaged_with")
+        card = known | proved(
+            options.name,
+            known["data"],
+            mirrored=known.get("mirrored", False),
+            other=None if partner is None else RESULTS / partner["run"],
+        )
         if card["network_sha256"] != known.get("network_sha256"):
             card["audit"] = None  # of another network
     elif options.run:
-        card = make(options.run, options.name, mirrored=options.mirrored)
+        card = make(options.run, options.name, mirrored=options.mirrored, other=options.average)
     else:
         parser.error("expected the folder of a run, --audit, --again or --certify")
     path.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import lipcert as lc
 from lipcert.certify.curve import RADII
@@ -18,6 +19,7 @@ from lipcert.training.loop import train
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import certificates, proved_networks
 from tools import fill_docs, make_zoo
+from tools.keep import keep_runs
 
 from .conftest import Command
 
@@ -123,6 +125,32 @@ def test_the_audit_of_another_network_does_not_reach_the_card(command: Command, 
     assert "certificates broken by 2 attacks" in " ".join(command("zoo", "show", "tiny-digits").out.split())
     with pytest.raises(SystemExit, match="audits another network"):
         make_zoo.add_audit(card | {"network_sha256": "0"}, zoo / "audit")
+
+
+def test_an_average_ships_as_one_network(
+    command: Command, zoo: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(TrainConfig.read(trained / "config.toml"), seed=5)
+    train(config, tmp_path / "runs/other")
+    monkeypatch.setattr(make_zoo, "RESULTS", tmp_path / "results")
+    (other,) = keep_runs(tmp_path / "runs", tmp_path / "results", weights=True)
+    card = make_zoo.make(trained, "tiny-digits", mirrored=True, other=other)
+    (zoo / "tiny-digits.json").write_text(json.dumps(card))
+    assert card["network"].endswith("mirrored")
+    assert card["training"]["averaged_with"]["seed"] == 5
+    one, two = load_weights(zoo / "tiny-digits.safetensors"), load_weights(other / "best.safetensors")
+    images = to_float(load("digits", split="test").images[:8])
+    mean = sum(network(turned) for network in (one, two) for turned in (images, images.flip(3))) / 4
+    shipped = lc.load("tiny-digits")
+    assert isinstance(shipped, lc.ProvedNetwork)
+    assert torch.allclose(shipped.logits(images), mean.double(), atol=1e-4)
+    told = " ".join(command("zoo", "show", "tiny-digits").out.split())
+    assert "before rounding to bfloat16 and averaging and mirroring" in told
+    assert "averaged with" in told
+    assert fill_docs.zoo(zoo).count("width 2, 1 epoch, ") == 2
+    monkeypatch.setattr("sys.argv", ["make_zoo", "--again", "tiny-digits"])
+    make_zoo.main()
+    assert json.loads((zoo / "tiny-digits.json").read_text()) == card
 
 
 def test_a_network_that_went_on_tells_of_both_trainings(

@@ -81,8 +81,7 @@ def show_zoo(
         [f"before {_changes(card)}", " / ".join(_shares(card["before_rounding"]))],
         ["median radius", f"{shown(card['median_radius'])}, a wrong prediction counting as 0"],
         ["proved Lipschitz constant", f"{shown_bound(card['lipschitz'], 7)} from pixels to features"],
-        ["training", f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
-        ["", f"{_hours(training)} hours ({training['cpu']}, threads: {training['threads']})"],
+        *_trainings(training),
         ["audit", _verdict(audit)],
         ["proved file", f"sha256 {card['network_sha256'][:16]}..., {file.stat().st_size / 1e6:.1f} MB"],
     ]
@@ -95,7 +94,20 @@ def _shares(card: dict[str, Any]) -> list[str]:
 
 def _changes(card: dict[str, Any]) -> str:
     """What was done to the network of the run before it was proved."""
-    return "rounding to bfloat16" + (" and mirroring" if card.get("mirrored") else "")
+    done = ["rounding to bfloat16"]
+    done += ["averaging"] if "averaged_with" in card["training"] else []
+    done += ["mirroring"] if card.get("mirrored") else []
+    return " and ".join(done)
+
+
+def _trainings(training: dict[str, Any], label: str = "training") -> list[list[str]]:
+    """Rows on the training of a network, and of the one that it is averaged with, if any."""
+    other = training.get("averaged_with")
+    return [
+        [label, f"{training['budget']}; gamma {training['gamma']:g}, seed {training['seed']}"],
+        ["", f"{_hours(training)} hours ({training['cpu']}, threads: {training['threads']})"],
+        *([] if other is None else _trainings(other, "averaged with")),
+    ]
 
 
 def _hours(training: dict[str, Any]) -> str:
