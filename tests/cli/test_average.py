@@ -16,6 +16,7 @@ def test_an_average_is_certified_and_verified(command: Command, tmp_path: Path) 
     made = command("average", *files, "--mirrored", "--out", best)
     assert made.code == 0, made.err
     assert "average of 2" in made.out
+    assert f"lipcert certify {best} --data IMAGES" in " ".join(made.out.split())
     assert len(lc.load(best).layers) == 1 + 4 * len(lc.load(files[0]).layers)
     out = tmp_path / "out"
     assert command("certify", best, "--data", "digits", "--count", 24, "--out", out).code == 0

@@ -217,7 +217,7 @@ def test_a_folder_of_pictures(
     first, second, summary = result.err.strip().splitlines()
     assert "photos/0/010.png: cannot be read as a PNG, JPEG or WebP image" in first
     assert "photos/1/069.png: cannot be read as a PNG, JPEG or WebP image" in second
-    assert summary == "images: 2 of 70 pictures could not be read"
+    assert summary == "images: 2 of 70 pictures were left out"
     assert "tiny: 68 pictures, with median radii" in result.out
     _, *lines = (run / "pictures/certificates.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]

@@ -184,7 +184,7 @@ def test_report_of_pictures_has_no_accuracy(command: Command, own: Path, tmp_pat
     page = (own / "report.html").read_text(encoding="utf-8")
     check(page)
     text = words(page)
-    for part in ("3 pictures certified", "1 could not be read", "2 of 3 pictures were cut", "30x20", "1.png"):
+    for part in ("3 pictures certified", "1 left out", "2 of 3 pictures were cut", "30x20", "1.png"):
         assert part in text, part
     for part in ("classified correctly", "accuracy", "Accuracy", "test images", "prove nothing", "wrong"):
         assert part not in text, part

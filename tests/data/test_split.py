@@ -91,7 +91,7 @@ def test_hold_out_passes_a_low_count_on() -> None:
 
 
 def test_a_single_image_cannot_be_split() -> None:
-    with pytest.raises(ArgumentError, match="class 1 has one image only"):
+    with pytest.raises(ArgumentError, match=r"class 1 \(from 0\) has one image only"):
         hold_out(dataset_of(torch.tensor([0, 0, 0, 1, 2, 2])))
 
 

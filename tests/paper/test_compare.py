@@ -167,7 +167,7 @@ def test_the_plan_says_what_is_done(write_run: WriteRun) -> None:
     root = write_run("cifar10-main", "5-hh", (60.0, 40.0, 20.0, 10.0)).parent
     plan = Reproduction(select(["cifar10-main"], ["5"]), SMALL, (0,), root).plan_sheet()
     assert [line[1] for line in plan.lines] == ["new", "done", "new"]
-    assert plan.title.startswith("3 runs, 2 of them not done")
+    assert plan.title.endswith(": 3, of which 2 not done")
 
 
 def test_rows_are_looked_up_in_all_named_tables() -> None:

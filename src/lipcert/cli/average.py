@@ -1,5 +1,6 @@
 """lipcert average: one proved network from several, or from one and its mirror image."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,4 +43,7 @@ def average(
     network = mirrored(network) if mirror else network
     network.save(out)
     say(f"{out}: {network.name}, {out.stat().st_size / 1e6:.1f} MB, SHA-256 {network.hash[:16]}...")
-    say(f"Proved Lipschitz bound {shown_bound(network.lipschitz)}. Certify with it: lipcert certify {out}")
+    data = {run.data for run in runs}
+    images = data.pop() if len(data) == 1 else None
+    say(f"Proved Lipschitz bound {shown_bound(network.lipschitz)}.")
+    say(f"Certify with it: lipcert certify {shlex.quote(str(out))} --data {images or 'IMAGES'}")

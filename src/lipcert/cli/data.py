@@ -90,6 +90,6 @@ def download_data(
     from lipcert.data import ARCHIVES, download
 
     choose("NAME", name, ARCHIVES)
-    with progress(f"downloading {name}") as advance:
+    with progress(f"{name}: downloading what is missing") as advance:
         folder = download(name, root, url=url, progress=advance)
     say(f"{name} is in {folder}")

@@ -27,7 +27,7 @@ def report_problems(problems: Sequence[str], count: int) -> None:
     for problem in problems[:PROBLEMS]:
         complain(problem, 2)
     more = f", {len(problems) - PROBLEMS:,} more than shown here" if len(problems) > PROBLEMS else ""
-    raise DataError(f"images: {len(problems):,} of {count:,} pictures could not be read{more}")
+    raise DataError(f"images: {len(problems):,} of {count:,} pictures were left out{more}")
 
 
 def show(rows: Sequence[Row], network: "ProvedNetwork", name: str, *, many: bool) -> None:

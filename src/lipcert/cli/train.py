@@ -60,7 +60,7 @@ def train(
         raise ArgumentError("out: --resume needs the folder of the run; name it with --out")
     out = out or free_folder(given.get("data", TrainConfig.data))
     asked, reason = collect_options(given, out=out, config=config, resume=resume, recipe=recipe)
-    if reason:
+    if reason and not resume:  # a run that is not there has nothing to go on with
         say(f"Recipe {recipe}: {reason}")
         say(f"Folder of the run: {out}")
 

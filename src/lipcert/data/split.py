@@ -82,7 +82,7 @@ def _quotas(sizes: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     single = np.flatnonzero(sizes == 1)
     if len(single):
         raise ArgumentError(
-            f"labels: class {single[0]} has one image only, so it cannot be in both parts; add another"
+            f"class {single[0]} (from 0) has one image only, so it cannot be in both parts; add another"
         )
     lowest = np.minimum(sizes, 1)
     highest = np.maximum(sizes - 1, 0)

@@ -82,7 +82,8 @@ WORDS = {
     "muon_step": "Muon step {:g}", "lr": "lr {:g}", "series": "{} SOC", "start_from": "started from {}",
     "batch_size": "batch {}", "momentum": "momentum {:g}", "nesterov": "Nesterov",
     "weight_decay": "weight decay {:g}", "loss": "{} loss", "offset": "offset {:g}",
-    "augment": "augmentation {}", "crop": "crops padded by {}", "border": "{} borders", "image_size": "images of {} pixels",
+    "augment": "augmentation {}", "crop": "crops padded by {}", "border": "{} borders",
+    "image_size": "images of {} pixels",
     "ema": "averaged by {:g}", "precision": "{}", "held_out": "{} held out",
     "eval_every": "evaluated every {} epochs", "mirrored": "mirrored",
 }  # fmt: skip

@@ -70,7 +70,7 @@ class Reproduction:
         left = sum(job.state is not State.DONE for job in jobs)
         return Sheet(
             name="plan",
-            title=f"{len(jobs)} runs, {left} of them not done, in {self.out}",
+            title=f"Runs in {self.out}: {len(jobs)}, of which {left} not done",
             columns=("Run", "State", "Budget"),
             lines=lines,
             labels=0,

@@ -100,7 +100,7 @@ def _images(run: Run) -> tuple[str, str]:
     if not records.has_own_pictures:
         count = len(records.outcomes)
         return "Images", f"{records.data}, {count:,} test images, SHA-256 {records.header.data_sha256}"
-    unread = f", {len(records.unread):,} could not be read" if records.unread else ""
+    unread = f", {len(records.unread):,} left out" if records.unread else ""
     return (
         "Pictures",
         f"{len(records.rows):,} certified{unread}; SHA-256 of their names {records.header.data_sha256}",

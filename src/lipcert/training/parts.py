@@ -43,7 +43,9 @@ def load_split(config: TrainConfig) -> Split:
     try:
         parts = hold_out(dataset, config.held_out)
     except ArgumentError as error:
-        raise ArgumentError(f"held_out: {config.data} cannot be split ({error})") from error
+        raise ArgumentError(
+            f"held_out: no images of {config.data} can be held out for selection ({error})"
+        ) from error
     return Split(
         images=dataset.subset(parts.train),
         held_out=dataset.subset(parts.validation),

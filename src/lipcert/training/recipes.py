@@ -207,7 +207,10 @@ def _pictures(options: Mapping[str, Any], images: _Images) -> str:
 def _length(options: Mapping[str, Any], images: _Images) -> str:
     if "minutes" in options:
         return f"{options['minutes']:g} minutes"
-    epochs = f"{options['epochs']} epochs"
-    if images.count < options["batch_size"]:
-        return epochs
-    return f"{epochs} of {images.count // options['batch_size']:,} steps"
+    epochs = _counted(options["epochs"], "epoch")
+    steps = images.count // options["batch_size"]
+    return f"{epochs} of {_counted(steps, 'step')}" if steps else epochs
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' * (number != 1)}"
