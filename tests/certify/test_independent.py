@@ -26,7 +26,9 @@ from lipcert.certify.network import ProvedNetwork
 from lipcert.certify.prove import _prove
 from lipcert.errors import CheckpointError
 from lipcert.kernels.series import SERIES
+from lipcert.models.reading import read_model
 from lipcert.operators import Operator, Shape
+from tests.operators.cases import Frozen
 
 GAP = 1e-3
 """By how much a derived constant may exceed the package's; where rows of a map are strips it is 1e-4."""
@@ -118,9 +120,14 @@ LEAVES: dict[str, tuple[Callable[[], Operator], Shape]] = {
 """A name -> an operator with random numbers, and the shape of its inputs."""
 
 
+def proved_tree(tree: Operator, shape: Shape) -> Operator:
+    """The tree with proved leaves, for inputs of any shape."""
+    return read_model(Frozen(tree), shape, _prove)
+
+
 def saved(operator: Operator, shape: Shape, path: Path) -> tuple[ProvedNetwork, Network]:
     """The network of an operator, flattened at the end, proved, and the same read by the second reader."""
-    tree = _prove(op.Sequence.of(operator, op.Reshape()), shape, "here", "Layer")
+    tree = proved_tree(op.Sequence.of(operator, op.Reshape()), shape)
     (count,) = tree.output_shape(shape)
     proved = ProvedNetwork(tree, shape, tuple(map(str, range(count))))
     proved.save(path / "net.proved.safetensors")
@@ -441,7 +448,7 @@ def test_files_of_another_content_are_refused(file: Path) -> None:
     content = file.read_bytes()
     rewrite(file, lambda d: None)
     assert read_network(file).classes == ("0", "1", "2", "3")
-    for place in (len(content) - 1, content.index(b"Layer"), content.index(b'"dtype') + 11):
+    for place in (len(content) - 1, content.index(b"Frozen"), content.index(b'"dtype') + 11):
         changed = bytearray(content)
         changed[place] ^= 1
         file.write_bytes(changed)

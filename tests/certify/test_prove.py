@@ -30,6 +30,7 @@ from lipcert.operators import (
     Shape,
     SkewPolynomial,
     SpaceToDepth,
+    WeightedSum,
 )
 from lipcert.operators.operator import LARGEST_RADIUS
 from lipcert.operators.proved import Proved
@@ -306,11 +307,34 @@ class Understated(Matrix):
         return torch.full((2, 2), 1e-3, dtype=torch.float64)
 
 
-def test_the_set_of_operators_is_closed() -> None:
-    model = nn.Sequential(lc.Flatten(), Frozen(Understated(torch.eye(2).double(), None)))
-    with pytest.raises(
-        NotProvedError, match=r"^1: Frozen freezes to Understated, which is none of lipcert's"
-    ):
+class UnderstatedSum(WeightedSum):
+    """A sum that claims to be flat."""
+
+    def lipschitz_bound(self, input_shape: Shape) -> float:
+        return 1e-3
+
+
+class OtherSequence(Sequence):
+    """A sequence that computes something else."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        return super().apply(x) ** 2
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        Understated(torch.eye(2).double(), None),
+        UnderstatedSum((Sequence(()),), (1.0,)),
+        Sequence.of(UnderstatedSum((Sequence(()),), (1.0,)), Matrix(torch.eye(2).double(), None)),
+        OtherSequence((Matrix(torch.eye(2).double(), None),)),
+    ],
+    ids=["matrix", "sum", "sum in a sequence", "sequence"],
+)
+def test_the_set_of_operators_is_closed(operator: Operator) -> None:
+    model = nn.Sequential(lc.Flatten(), Frozen(operator))
+    kind = "Understated|UnderstatedSum|OtherSequence"
+    with pytest.raises(NotProvedError, match=rf"^1: Frozen freezes to ({kind}), which is none of lipcert's"):
         lc.prove(model, (2, 1, 1))
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 import lipcert as lc
 from lipcert import operators as op
 from lipcert.certify.network import ProvedNetwork
-from lipcert.certify.prove import _prove, prove
+from lipcert.certify.prove import prove
 from lipcert.certify.verify import Verification, verify
 from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.nn import CONVOLUTIONS
 
-from .test_independent import randn, rewrite
+from .test_independent import proved_tree, randn, rewrite
 
 SHAPE, COUNT = (1, 8, 8), 12
 Change = Callable[[Any], Any]
@@ -117,7 +117,7 @@ def test_networks_of_branches_are_confirmed(tmp_path: Path) -> None:
         op.Matrix(randn(5, 64), randn(5)),
     )  # fmt: skip
     tree = op.WeightedSum((body, op.Sequence.of(op.Mirror(), body)), (0.5, 0.5))
-    proved = ProvedNetwork(_prove(tree, SHAPE, "net", "Layer"), SHAPE, tuple("abcde"))
+    proved = ProvedNetwork(proved_tree(tree, SHAPE), SHAPE, tuple("abcde"))
     sent = Sent(tmp_path, proved, torch.rand(COUNT, *SHAPE), torch.arange(COUNT) % 5)
     found = sent.verify()
     assert not found.problems
@@ -128,7 +128,7 @@ def test_networks_of_branches_are_confirmed(tmp_path: Path) -> None:
 
 def test_a_classifier_of_one_class(tmp_path: Path) -> None:
     tree = op.Sequence((op.Reshape(), op.Matrix(randn(1, 64), None)))
-    proved = ProvedNetwork(_prove(tree, SHAPE, "net", "Layer"), SHAPE, ("only",))
+    proved = ProvedNetwork(proved_tree(tree, SHAPE), SHAPE, ("only",))
     sent = Sent(tmp_path, proved, torch.rand(COUNT, *SHAPE), torch.zeros(COUNT, dtype=torch.int64))
     assert sent.rows[0]["radius"] is None
     assert not sent.verify().problems

@@ -13,12 +13,11 @@ from PIL import Image
 
 from lipcert import operators as op
 from lipcert.certify.network import ProvedNetwork
-from lipcert.certify.prove import _prove
 from lipcert.certify.records import read_records
 from lipcert.data import load
 from lipcert.report.own_pictures import by_prediction
 
-from ..certify.test_independent import randn, rewrite
+from ..certify.test_independent import proved_tree, randn, rewrite
 from ..report.test_page import check, words
 from .conftest import Command
 
@@ -147,7 +146,7 @@ def save_network(shape: tuple[int, ...], file: Path) -> None:
     """Save a linear network of ten classes; one that takes a number without an axis is made by hand."""
     tree = op.Sequence((op.Reshape(), op.Matrix(randn(10, math.prod(shape)), None)))
     classes, taken = tuple(map(str, range(10))), shape or (1,)
-    ProvedNetwork(_prove(tree, taken, "net", "Layer"), taken, classes).save(file)
+    ProvedNetwork(proved_tree(tree, taken), taken, classes).save(file)
     if not shape:
         rewrite(file, lambda d: (d.update(input_shape=[]), d["operator"]["parts"][0].update(input_shape=[])))
 

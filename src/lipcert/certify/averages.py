@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence as Several
 from dataclasses import replace
+from functools import partial
 from typing import overload
 
 from torch import nn
@@ -10,8 +11,9 @@ from torch import nn
 from lipcert.certify.network import ProvedNetwork
 from lipcert.errors import ArgumentError
 from lipcert.nn.composition import Average, Mirrored
-from lipcert.operators import Concatenation, Operator, Proved, Sequence, WeightedSum
+from lipcert.operators import Operator, Proved, Sequence, WeightedSum
 from lipcert.operators.rearrange import Mirror
+from lipcert.operators.tree import map_children
 
 
 @overload
@@ -92,14 +94,9 @@ def _average(networks: list[ProvedNetwork], weights: list[float]) -> ProvedNetwo
 
 def _at(prefix: str, operator: Operator) -> Operator:
     """The same tree with longer paths."""
-    if isinstance(operator, Sequence):
-        return Sequence(tuple(_at(prefix, part) for part in operator.parts))
-    if isinstance(operator, WeightedSum):
-        return WeightedSum(tuple(_at(prefix, part) for part in operator.branches), operator.weights)
-    if isinstance(operator, Concatenation):
-        return Concatenation(tuple(_at(prefix, part) for part in operator.branches))
-    assert isinstance(operator, Proved)
-    return replace(operator, path=prefix + operator.path)
+    if isinstance(operator, Proved):
+        return replace(operator, path=prefix + operator.path)
+    return map_children(operator, partial(_at, prefix))
 
 
 def _module(name: str, value: object) -> nn.Module:

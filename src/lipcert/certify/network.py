@@ -17,9 +17,10 @@ from lipcert.certify.images import as_batch, check_images
 from lipcert.errors import ArgumentError, NotProvedError, check_positive
 from lipcert.files import write_or_explain
 from lipcert.models.freezing import FrozenNetwork, fastest
-from lipcert.operators import Concatenation, Flow, Operator, Sequence, Shape, WeightedSum
+from lipcert.operators import Flow, Operator, Shape
 from lipcert.operators.operator import LARGEST_RADIUS
 from lipcert.operators.proved import Proved
+from lipcert.operators.tree import children, map_children
 
 if TYPE_CHECKING:
     from lipcert.certify.images import Images
@@ -210,24 +211,17 @@ def fast_form(operator: Operator) -> Operator:
     """The leaves without their proofs, each in the form that is fast in float32."""
     if isinstance(operator, Proved):
         return fastest(operator.operator, operator.input_shape)
-    if isinstance(operator, Sequence):
-        return Sequence.of(*map(fast_form, operator.parts))
-    if isinstance(operator, (WeightedSum, Concatenation)):
-        return replace(operator, branches=tuple(map(fast_form, operator.branches)))
-    return operator
+    return map_children(operator, fast_form)
 
 
 def leaves(operator: Operator) -> Iterator[Operator]:
     """Every operator of a tree that is no combinator, in the order of execution."""
-    if isinstance(operator, Sequence):
-        children: tuple[Operator, ...] = operator.parts
-    elif isinstance(operator, (WeightedSum, Concatenation)):
-        children = operator.branches
-    else:
+    inner = children(operator)
+    if inner is None:
         yield operator
-        return
-    for child in children:
-        yield from leaves(child)
+    else:
+        for child in inner:
+            yield from leaves(child)
 
 
 def _sides(shape: Shape) -> str:

@@ -15,7 +15,8 @@ from lipcert.certify.network_file import DEEPEST, TOO_DEEP
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.models.reading import input_shape_of, read_model
 from lipcert.nn.wrappers import unwrap
-from lipcert.operators import KINDS, Concatenation, Operator, Proved, Sequence, Shape, WeightedSum
+from lipcert.operators import KINDS, Operator, Proved, Shape
+from lipcert.operators.tree import children
 
 if TYPE_CHECKING:
     from lipcert.certify.images import Images
@@ -144,29 +145,14 @@ def _copy(model: nn.Module) -> nn.Module:
 
 def _depth(operator: Operator) -> int:
     """Operators that are nested in each other, as a file counts them."""
-    if isinstance(operator, Sequence):
-        children: tuple[Operator, ...] = operator.parts
-    elif isinstance(operator, (WeightedSum, Concatenation)):
-        children = operator.branches
-    else:
-        children = (operator.operator,) if isinstance(operator, Proved) else ()
-    return 1 + max(map(_depth, children), default=0)
+    inner = (operator.operator,) if isinstance(operator, Proved) else children(operator) or ()
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def _prove(operator: Operator, shape: Shape, path: str, layer: str) -> Operator:
-    """The same tree with proved leaves."""
-    if isinstance(operator, Sequence):
-        parts: list[Operator] = []
-        for part in operator.parts:
-            parts.append(_prove(part, shape, path, layer))
-            shape = part.output_shape(shape)
-        return Sequence.of(*parts)
-    if isinstance(operator, WeightedSum):
-        return WeightedSum(tuple(_prove(b, shape, path, layer) for b in operator.branches), operator.weights)
-    if isinstance(operator, Concatenation):
-        return Concatenation(tuple(_prove(b, shape, path, layer) for b in operator.branches))
+    """An operator that is no combinator, proved at its place."""
     if isinstance(operator, Proved):  # what a layer states of itself is not believed
-        return _prove(operator.operator, shape, path, layer)
+        operator = operator.operator
     if type(operator) not in KINDS.values():
         raise NotProvedError(
             f"{layer} freezes to {type(operator).__name__}, which is none of lipcert's operators"

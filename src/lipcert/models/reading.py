@@ -4,7 +4,6 @@ import copy
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -17,8 +16,9 @@ from lipcert.models.plain import PLAIN
 from lipcert.models.trace import trace
 from lipcert.nn.contract import LipschitzModule
 from lipcert.nn.wrappers import unwrap
-from lipcert.operators import Concatenation, Operator, Sequence, Shape, WeightedSum
+from lipcert.operators import Operator, Sequence, Shape
 from lipcert.operators.operator import LARGEST_MAP
+from lipcert.operators.tree import children, map_children
 
 Place = Callable[[Operator, Shape, str, str], Operator]
 """place(operator, input_shape, path, layer): an operator as it stands in the network, proved or as it is."""
@@ -108,25 +108,22 @@ class _Places:
 
     def mark(self, operator: Operator, path: str, layer: str) -> Operator:
         """The same tree with leaves of its own, each with a path and the name of its layer."""
-        if isinstance(operator, Sequence):
-            return Sequence(tuple(self.mark(part, path, layer) for part in operator.parts))
-        if isinstance(operator, (WeightedSum, Concatenation)):
-            return replace(operator, branches=tuple(self.mark(b, path, layer) for b in operator.branches))
+        if children(operator) is not None:
+            return map_children(operator, lambda child: self.mark(child, path, layer))
         own = copy.copy(operator)
         self.marks[id(own)] = (own, path, layer)  # kept, so that no other object gets its id
         return own
 
     def placed(self, operator: Operator, shape: Shape, place: Place) -> Operator:
         """The same tree with every leaf replaced by what `place` makes of it."""
-        if isinstance(operator, Sequence):
+        if type(operator) is Sequence:
             parts: list[Operator] = []
             for part in self._folded(operator.parts):
                 parts.append(self.placed(part, shape, place))
                 shape = parts[-1].output_shape(shape)
             return Sequence.of(*parts)
-        if isinstance(operator, (WeightedSum, Concatenation)):
-            branches = tuple(self.placed(branch, shape, place) for branch in operator.branches)
-            return replace(operator, branches=branches)
+        if children(operator) is not None:
+            return map_children(operator, lambda branch: self.placed(branch, shape, place))
         if (id(operator), shape) not in self.made:
             _, path, layer = self.marks[id(operator)]
             try:

@@ -1,7 +1,8 @@
 """Composition: one after the other, weighted sums of branches, and branches side by side."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -24,7 +25,7 @@ class Sequence(Operator):
     @classmethod
     def of(cls, *parts: Operator) -> Operator:
         """A sequence in which no part is a sequence itself; a single part stays alone."""
-        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Sequence) else (part,))]
+        flat = [inner for part in parts for inner in (part.parts if type(part) is Sequence else (part,))]
         return flat[0] if len(flat) == 1 else cls(tuple(flat))
 
     def apply(self, x: Tensor) -> Tensor:
@@ -254,6 +255,27 @@ class Concatenation(Operator):
         known = product_up(flow.reach, self.lipschitz_bound(input_shape))
         reach = min(_length([f.reach for f in flows]), known)
         return Flow(value, reach, fixed, slope, _largest(flows, (1.0,) * len(flows)))
+
+
+def children(operator: Operator) -> tuple[Operator, ...] | None:
+    """The operators that a combinator is made of; None for an operator that is no combinator.
+
+    By exact type: a subclass of a combinator may state bounds of its own, so nothing looks inside it.
+    """
+    if type(operator) is Sequence:
+        return operator.parts
+    if type(operator) is WeightedSum or type(operator) is Concatenation:
+        return operator.branches
+    return None
+
+
+def map_children(operator: Operator, change: Callable[[Operator], Operator]) -> Operator:
+    """The same combinator of `change(child)` for every child; an operator without children stays as it is."""
+    if type(operator) is Sequence:
+        return Sequence(tuple(map(change, operator.parts)))
+    if type(operator) is WeightedSum or type(operator) is Concatenation:
+        return replace(operator, branches=tuple(map(change, operator.branches)))
+    return operator
 
 
 def _largest(flows: list[Flow], weights: tuple[float, ...]) -> Tensor:
