@@ -1,12 +1,13 @@
 """The time tables, with a clock that returns chosen seconds, and one real pass."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from torch import nn
 
-from lipcert.errors import ArgumentError
+from lipcert.errors import ArgumentError, CheckpointError
 from lipcert.paper.render import Sheet
 from lipcert.paper.tables import tables
 from lipcert.paper.times import random_network, seconds_per_pass, time_networks, time_sheet
@@ -35,6 +36,19 @@ def test_seconds_are_scaled_and_the_scaling_is_said(tmp_path: Path) -> None:
     assert "width 2 (the paper's is 32)" in first.notes[0]
     assert sheet() == first
     assert len(calls) == 4  # nothing is timed twice
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text[:20], lambda text: "{}", lambda text: text.replace("256", "0")]
+)
+def test_a_damaged_timing_is_named_with_a_remedy(tmp_path: Path, change: Callable[[str], str]) -> None:
+    rows = tables()["cifar10-times"].select(["5"])
+    measure = partial(time_networks, rows, tmp_path, width=2, images=256, say=lambda _: None)
+    measure(clock=lambda *_: 1.0)
+    for file in tmp_path.iterdir():
+        file.write_text(change(file.read_text()))
+    with pytest.raises(CheckpointError, match=r"json is damaged .*; remove it to measure again"):
+        measure()
 
 
 def test_the_papers_width_counts_before_more_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from lipcert.models.freezing import freeze
 from lipcert.models.lipconvnet import lipconvnet
 from lipcert.paper.render import Line, Sheet
 from lipcert.paper.tables import Network, Row, Table
+from lipcert.schema import read_json
 
 TIMES = "times"
 """Folder of the timings, beside the runs."""
@@ -40,6 +41,10 @@ class Timing:
     threads: int
     machine: str
     torch: str
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0 or self.images <= 0:
+            raise ArgumentError("seconds, images: expected numbers above 0")
 
     @property
     def for_test_set(self) -> float:
@@ -89,7 +94,7 @@ def time_networks(
                 timing = _describe(clock(timed, images, batch_size), images, width, batch_size)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, (json.dumps(asdict(timing), indent=2) + "\n").encode())
-            found[network][form] = Timing(**json.loads(path.read_text("utf-8")))
+            found[network][form] = read_json(path, Timing, "remove it to measure again")
     return found
 
 
