@@ -18,6 +18,8 @@ COMPARISON, COMPARISON_PAGE = "comparison.json", "comparison.html"
 """Of several runs: their results, and the page."""
 KEPT_CERTIFICATES, REVISED = "certificates.csv.gz", "revised.json"
 """In a folder of results: the certificates in brief, and accuracies under estimated constants."""
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""How the names of pictures end, in small letters."""
 
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:

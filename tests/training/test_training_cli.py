@@ -181,6 +181,15 @@ def test_a_folder_of_photographs_starts_from_the_zoo(photos, tmp_path):
     assert "mirror" not in reason
 
 
+def test_hidden_files_and_folders_are_no_pictures_to_a_recipe(photos):
+    expected = recipes.apply_recipe("fast", {"data": str(photos)})
+    (photos / ".thumbnails").mkdir()
+    for folder in (".thumbnails", "cat", "dog"):
+        for number in range(40):
+            (photos / folder / f"._{number}.png").touch()
+    assert recipes.apply_recipe("fast", {"data": str(photos)}) == expected
+
+
 @pytest.mark.parametrize(("side", "start"), [(64, "lipconvnet5-cifar10"), (48, None)])
 def test_larger_pictures_start_from_the_zoo_where_its_layers_fit(photos, tmp_path, side, start):
     given = {"data": str(photos), "image_size": side}

@@ -16,14 +16,13 @@ from lipcert.cli.console import make_folder, progress, say, silence_pillow
 from lipcert.cli.network import pick_device
 from lipcert.cli.show_pictures import report_problems, show
 from lipcert.errors import DataError
-from lipcert.files import CERTIFICATES, home_path
+from lipcert.files import CERTIFICATES, PICTURES, home_path
 from lipcert.runs.run import Run
 
 if TYPE_CHECKING:
     from lipcert.certify.network import ProvedNetwork
     from lipcert.pictures import Picture
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 BATCH, READERS = 64, 4
 PART = 4 * BATCH
 """Pictures that a worker of a cluster takes at once."""
@@ -119,7 +118,7 @@ def find_pictures(named: Sequence[Path]) -> list[Path]:
 
 def _is_picture(file: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
+    return file.suffix.lower() in PICTURES and not hidden and file.is_file()
 
 
 def certified_on_ray(

@@ -12,9 +12,8 @@ from lipcert.data.image import ReadImage, read_resized
 from lipcert.data.seeding import Stream
 from lipcert.data.split import stratified
 from lipcert.errors import DataError, choose
-from lipcert.files import home_path
+from lipcert.files import PICTURES, home_path
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 SPLITS = ("train", "test")
 TEST_SHARE = 5
 TEST_SEED = 0
@@ -70,7 +69,7 @@ def find_images(path: str | Path, *, split: str = "train") -> ImageFiles:
     root = home_path(path)
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected a folder of images in one subfolder per class")
-    entries = {entry.name for entry in _visible(root)}
+    entries = {entry.name for entry in visible(root)}
     if has_splits(root):
         if entries != set(SPLITS):
             other = min(entries - set(SPLITS))
@@ -104,7 +103,8 @@ def has_splits(root: Path) -> bool:
     return set(SPLITS) <= {entry.name for entry in root.iterdir() if entry.is_dir()}
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
+    """What counts in a folder, sorted by name: no hidden files, and none that operating systems create."""
     seen = (p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in _LITTER)
     return sorted(seen, key=lambda p: p.name)  # paths alone sort differently on Windows
 
@@ -112,14 +112,14 @@ def _visible(folder: Path) -> list[Path]:
 def _image_files(root: Path) -> dict[str, list[Path]]:
     """Return class name -> image files, both sorted; raise on anything that is neither."""
     by_class: dict[str, list[Path]] = {}
-    for folder in _visible(root):
+    for folder in visible(root):
         if not folder.is_dir():
             raise DataError(
                 f"{folder}: expected only class folders in {root}; move the file into one, or away"
             )
-        files = _visible(folder)
+        files = visible(folder)
         wrong = next(
-            (file for file in files if not file.is_file() or file.suffix.lower() not in SUFFIXES), None
+            (file for file in files if not file.is_file() or file.suffix.lower() not in PICTURES), None
         )
         if wrong is not None and wrong.is_dir() and folder.name in SPLITS:
             other = next(part for part in SPLITS if part != folder.name)

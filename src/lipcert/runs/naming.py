@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from lipcert import zoo
 from lipcert.errors import ArgumentError, CheckpointError, choose
-from lipcert.files import CONFIG
+from lipcert.files import CONFIG, PICTURES
 from lipcert.runs.run import WEIGHTS, Run
 
 if TYPE_CHECKING:
     from lipcert.certify.network import ProvedNetwork
     from lipcert.models.network import Network
-
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def find_run(named: str | os.PathLike[str], weights: str = "best") -> Run:

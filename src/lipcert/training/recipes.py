@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lipcert.data.archives import ARCHIVES
-from lipcert.data.folder import SUFFIXES, TEST_SHARE, has_splits
+from lipcert.data.folder import TEST_SHARE, has_splits, visible
 from lipcert.data.sources import check_exists
 from lipcert.errors import choose
-from lipcert.files import home_path
+from lipcert.files import PICTURES, home_path
 from lipcert.machine import has_bf16
 from lipcert.nn import CONVOLUTIONS
 from lipcert.runs.config import TrainConfig
@@ -156,8 +156,8 @@ def _look_at(data: str, held_out: int) -> _Images:
     root = home_path(data)
     test_share = 0 if has_splits(root) else 1 / TEST_SHARE
     root = root / "train" if has_splits(root) else root
-    folders = [entry for entry in root.iterdir() if entry.is_dir()]
-    total = sum(file.suffix.lower() in SUFFIXES for folder in folders for file in folder.iterdir())
+    folders = [entry for entry in visible(root) if entry.is_dir()]
+    total = sum(file.suffix.lower() in PICTURES for folder in folders for file in visible(folder))
     train = int((1 - test_share) * total)
     return _Images(train - min(held_out, train // 10), total, len(folders), True)
 
