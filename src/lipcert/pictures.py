@@ -4,7 +4,6 @@ Also what records say about a test set, whose images may have been resized.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.network import ProvedNetwork
-from lipcert.certify.records import Images
+from lipcert.certify.records import Images, finite
 from lipcert.certify.resized import ResizeBound, bound_resize
 from lipcert.data.dataset import Dataset
 from lipcert.data.image import decode, open_picture
@@ -107,11 +106,11 @@ def answers(
         {
             "prediction": network.classes[prediction],
             "runner_up": names[runner_up],
-            "margin": _finite(margin),
+            "margin": finite(margin),
             "rounding": rounding,
-            "radius": _finite(radius),
+            "radius": finite(radius),
             "resized_from": picture.resized_from,
-            "radius_original": _finite(picture.bound.radius_before(radius)) if picture.resized_from else None,
+            "radius_original": finite(picture.bound.radius_before(radius)) if picture.resized_from else None,
             "network_sha256": network.hash,
         }
         for picture, prediction, runner_up, margin, rounding, radius in zip(
@@ -144,7 +143,3 @@ def _resized_from(size: tuple[int, int], side: int) -> str | None:
 @lru_cache(maxsize=256)
 def _bound(side: int, size: int, channels: int) -> ResizeBound:
     return bound_resize(torch.from_numpy(resize_matrix(side, size).copy()), channels)
-
-
-def _finite(value: float) -> float | None:
-    return None if value == math.inf else value

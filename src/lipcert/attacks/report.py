@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from lipcert.certify.records import finite
 from lipcert.errors import ArgumentError, BrokenCertificateError
 from lipcert.files import ATTACKED, AUDIT, write_or_explain
 
@@ -145,8 +146,8 @@ class AuditReport:
         for example in self.counter_examples:
             paths.append(folder / f"broken-{example.record.index}.safetensors")
             example.save(paths[-1])
-        lines = "".join(json.dumps(_finite(asdict(record))) + "\n" for record in self.records)
-        write_or_explain(folder / ATTACKED, lines.encode())
+        lines = (json.dumps(asdict(record) | {"radius": finite(record.radius)}) for record in self.records)
+        write_or_explain(folder / ATTACKED, "".join(f"{line}\n" for line in lines).encode())
         write_or_explain(folder / AUDIT, (json.dumps(self.summary(), indent=2) + "\n").encode())
         return [*paths, folder / ATTACKED, folder / AUDIT]
 
@@ -164,14 +165,6 @@ class AuditReport:
             f"certified to {worst.radius:.9g}, changes from class {worst.prediction} to {worst.found} at "
             f"distance {worst.distance:.9g} (found by {worst.attack})"
         )
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: the radius of a claim without limit becomes null."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in record.items()
-    }
 
 
 def counter_example(record: AuditRecord, image: Tensor, adversarial: Tensor) -> CounterExample:

@@ -230,7 +230,7 @@ def rows_of(certificates: Certificates, images: Images) -> list[dict[str, Any]]:
     rows = [
         {
             "index": index, "label": label, "prediction": prediction, "runner_up": runner_up,
-            "margin": _finite(margin), "rounding": _finite(rounding), "radius": _finite(radius),
+            "margin": finite(margin), "rounding": finite(rounding), "radius": finite(radius),
         }
         for index, (label, prediction, runner_up, margin, rounding, radius) in enumerate(columns)
     ]  # fmt: skip
@@ -238,7 +238,7 @@ def rows_of(certificates: Certificates, images: Images) -> list[dict[str, Any]]:
         for row, original, radius in zip(rows, images.originals, certificates.radius.tolist(), strict=False):
             size, bound = original or (None, None)
             row["resized_from"] = size
-            row["radius_original"] = None if bound is None else _finite(bound.radius_before(radius))
+            row["radius_original"] = None if bound is None else finite(bound.radius_before(radius))
     return rows
 
 
@@ -289,6 +289,6 @@ def _relative(path: Path, folder: Path) -> str:
         return str(path)
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: null stands for it, such as the radius of a classifier of one class."""
+def finite(value: float) -> float | None:
+    """A number for JSON, where null stands for infinity: the radius of a classifier of one class, say."""
     return None if value == math.inf else value
