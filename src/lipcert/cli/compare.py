@@ -9,9 +9,9 @@ import typer
 
 from lipcert.cli.allocator import keep_freed_memory
 from lipcert.cli.console import print_json, say
-from lipcert.cli.options import takes_options
+from lipcert.cli.options import given_options, takes_options
 from lipcert.cli.train import DECIDED
-from lipcert.errors import ArgumentError, TrainingError, choose
+from lipcert.errors import ArgumentError, choose
 from lipcert.files import COMPARISON, COMPARISON_PAGE, write_or_explain
 from lipcert.runs.config import TrainConfig, options
 
@@ -55,13 +55,11 @@ def compare(
     from lipcert.nn.contract import CONVOLUTIONS
     from lipcert.runs.run import Run, State
     from lipcert.training.comparison import measure, plan
-    from lipcert.training.jobs import run_in_order
+    from lipcert.training.jobs import raise_first, run_in_order
     from lipcert.training.loop import train
     from lipcert.training.progress import Silent, for_terminal
 
-    given = {name: value for name, value in arguments.items() if value is not None}
-    if {"epochs", "minutes"} <= given.keys():
-        raise ArgumentError("minutes: replaces --epochs; give only one of the two")
+    given = given_options(arguments)
     if "epochs" not in given:
         given = {"minutes": MINUTES} | given
     names = [choose("CONVOLUTION", name, CONVOLUTIONS) for name in convolutions or CONVOLUTIONS]
@@ -93,11 +91,7 @@ def compare(
 
             Console().print(_table(found))
             say(f"Report: {out / COMPARISON_PAGE}")
-    if failures:
-        raise TrainingError(
-            f"{len(failures)} of {len(jobs)} runs failed; the first is {failures[0].job.out.name}: "
-            f"{failures[0].message}"
-        )
+    raise_first(failures, len(jobs))
 
 
 def _table(found: "list[Contestant]") -> "Table":

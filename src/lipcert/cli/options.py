@@ -1,13 +1,14 @@
 """Options that several commands share, and command options made from `TrainConfig`."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from lipcert.cli.completion import data_names, network_names
+from lipcert.errors import ArgumentError
 from lipcert.runs.config import PANELS, TrainConfig, options
 
 C = TypeVar("C", bound=Callable[..., None])
@@ -32,6 +33,18 @@ Data = Annotated[
 Count = Annotated[int | None, typer.Option("--count", help="Use only the first COUNT test images.", min=1)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")]
 Weights = Annotated[str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")]
+
+
+def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `takes_options` that were given.
+
+    Raises:
+        ArgumentError: --epochs and --minutes together.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if {"epochs", "minutes"} <= given.keys():
+        raise ArgumentError("minutes: replaces --epochs; give only one of the two")
+    return given
 
 
 def takes_options(names: Iterable[str], base: TrainConfig, decided: Container[str] = ()) -> Callable[[C], C]:

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lipcert.cli.options import takes_options
-from lipcert.errors import ArgumentError, TrainingError, choose
+from lipcert.cli.options import given_options, takes_options
+from lipcert.errors import ArgumentError, choose
 from lipcert.paper.budget import OPTIONS, PAPER, Budget
 from lipcert.runs.config import DATA, MACHINE, TRAINING
 
@@ -105,9 +105,7 @@ def reproduce(
 
         if data_root is not None:
             os.environ["LIPCERT_DATA"] = str(data_root.resolve())
-        given = {name: value for name, value in options.items() if value is not None}
-        if {"epochs", "minutes"} <= given.keys():
-            raise ArgumentError("minutes: replaces --epochs; give only one of the two")
+        given = given_options(options)
         names = _table_names(name)
         chosen = select(names, [part.strip() for part in rows.split(",") if part.strip()])
         if gamma is not None and "gamma-selection" in names:
@@ -175,6 +173,7 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
 
     from lipcert.cli.allocator import keep_freed_memory
     from lipcert.paper.times import TIMES, check_count, time_networks, time_sheet
+    from lipcert.training.jobs import raise_first
 
     console = Console()
     if reproduction.timed:
@@ -197,11 +196,7 @@ def _tables(reproduction: "Reproduction", *, cluster: str, images: int, dry_run:
         folder = reproduction.out / TIMES
         timings = time_networks(rows, folder, width=given.get("width", PAPER.width), images=images)
         _show(time_sheet(table, rows, timings), reproduction.out)
-    if failures:
-        raise TrainingError(
-            f"{len(failures)} of {len(reproduction.jobs)} runs failed; the first is "
-            f"{failures[0].job.out.name}: {failures[0].message}"
-        ) from failures[0].error
+    raise_first(failures, len(reproduction.jobs))
 
 
 def _show(sheet: "Sheet", out: Path) -> None:

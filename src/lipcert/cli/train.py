@@ -8,7 +8,7 @@ import typer
 
 from lipcert.cli.allocator import keep_freed_memory
 from lipcert.cli.console import say
-from lipcert.cli.options import takes_options
+from lipcert.cli.options import given_options, takes_options
 from lipcert.errors import ArgumentError
 from lipcert.files import CONFIG, home_path
 from lipcert.runs.config import TrainConfig, options, read_options
@@ -55,7 +55,7 @@ def train(
 
     lipcert train --out runs/paper --resume
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
+    given = given_options(arguments)
     if out is None and resume:
         raise ArgumentError("out: --resume needs the folder of the run; name it with --out")
     out = out or free_folder(given.get("data", TrainConfig.data))
@@ -68,7 +68,6 @@ def train(
     from lipcert.training.progress import for_terminal
 
     keep_freed_memory()
-
     run(asked, out, resume=resume, progress=for_terminal())
 
 
@@ -87,13 +86,11 @@ def collect_options(
     Returns:
         The options, and what the recipe decided; nothing for a run that goes on.
     """
-    if "epochs" in given and "minutes" in given:
-        raise ArgumentError("minutes: replaces --epochs; give only one of the two")
     if config is None and resume and (out / CONFIG).exists():
         config = out / CONFIG
     # What a file leaves open is not decided by the defaults yet, unless a run has begun with them.
     base = {} if config is None else TrainConfig.read(config).to_dict() if resume else read_options(config)
-    if "epochs" in given and "minutes" not in given and not resume:
+    if "epochs" in given and not resume:
         base.pop("minutes", None)
     asked, reason = base | given, ""
     if not resume or config is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from lipcert.errors import ArgumentError, LipcertError
+from lipcert.errors import ArgumentError, LipcertError, TrainingError
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.run import Run, State
 from lipcert.training.progress import Progress
@@ -80,3 +80,12 @@ def run_in_order(
             failures.append(Failure(job, message, error))
             say(f"{place}: failed: {message}")
     return tuple(failures)
+
+
+def raise_first(failures: Sequence[Failure], total: int) -> None:
+    """Raise a TrainingError that counts the failures among `total` jobs and names the first, if any."""
+    if failures:
+        first = failures[0]
+        raise TrainingError(
+            f"{len(failures)} of {total} runs failed; the first is {first.job.out.name}: {first.message}"
+        ) from first.error
