@@ -53,8 +53,7 @@ def test_both_training_routes_are_taken_and_agree(case: tuple[int, ...]) -> None
     inputs, outputs, kernel, height, width = case
     layer = BCOP(inputs, outputs, kernel, dtype=torch.float64)
     x = torch.randn(2, inputs, height, width, dtype=torch.float64)
-    by_kernel = layer._products_by_kernel(x) < layer._products_by_factors(x)
-    assert by_kernel == (case[0] == 4)
+    assert layer._by_factors(x) == (case[0] != 4)
     expected = circular_conv2d(x, layer.kernel()) + layer.bias.view(1, -1, 1, 1)  # type: ignore[union-attr]
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-13)
 

@@ -59,9 +59,9 @@ class BCOP(OrthogonalConv2d):
 
     def make_weights(self, device: Device, dtype: torch.dtype | None) -> None:
         """H and the bases, orthonormal."""
-        channels = max(self.map_channels, self.out_channels)
+        count, c = 2 * (self.kernel_size - 1), self.channels
         matrix = torch.randn(self.out_channels, self.map_channels, device=device, dtype=dtype)
-        spans = torch.randn(2 * (self.kernel_size - 1), channels, channels // 2, device=device, dtype=dtype)
+        spans = torch.randn(count, c, c // 2, device=device, dtype=dtype)
         # Orthonormal at first: the gradient of an orthogonalisation is then the plain projection on the
         # tangent.
         self.weight = nn.Parameter(polar_factor(at_least_single(matrix)).to(matrix.dtype).contiguous())
@@ -78,9 +78,8 @@ class BCOP(OrthogonalConv2d):
 
         Each of the 2 k - 1 orthogonalised matrices is off by a few eps, growing more slowly than sqrt(c).
         """
-        channels = max(self.map_channels, self.out_channels)
         eps = torch.finfo(self.weight.dtype).eps
-        return float((2 * self.kernel_size - 1) * (8 + channels**0.5) * eps)
+        return float((2 * self.kernel_size - 1) * (8 + self.channels**0.5) * eps)
 
     def factors(self, *, any_condition: bool = True) -> tuple[Tensor, Tensor]:
         """H (out, stride^2 in) and the bases (2 (k - 1), c, c // 2) of the projections, orthonormal.
@@ -101,10 +100,10 @@ class BCOP(OrthogonalConv2d):
         """Convolve with the kernel, or apply the factors one by one where that takes fewer products."""
         if self.weights_are_constant():
             return circular_conv2d(x, self.derived(lambda: self.kernel().contiguous()))
-        if self.training and max(self.map_channels, self.out_channels) >= LARGE and self._by_factors(x):
-            return self._train_by_factors(x)
         if not self._by_factors(x):
             return circular_conv2d(x, self.kernel(any_condition=not self.training))
+        if self.training and self.channels >= LARGE:
+            return self._train_by_factors(x)
         matrix, bases = self.factors(any_condition=not self.training)
         return bcop_transform(x, matrix.to(self.weight.dtype), bases.to(self.weight.dtype))
 
@@ -132,22 +131,12 @@ class BCOP(OrthogonalConv2d):
         return CircularConvolution(self.kernel().contiguous(), self.frozen_bias())
 
     def _by_factors(self, x: Tensor) -> bool:
-        return self._products_by_factors(x) <= self._products_by_kernel(x)
+        """Whether the factors, applied to every pixel, take no more multiplications than the kernel.
 
-    def _products_by_kernel(self, x: Tensor) -> int:
-        """Multiplications to build the kernel (its taps at each factor, c^2 each per row) and to convolve."""
-        channels = max(self.map_channels, self.out_channels)
-        rows = min(self.map_channels, self.out_channels)
+        A factor has c^2 of them. To build the kernel it is applied to each tap that there is so far.
+        """
+        rows, c = min(self.map_channels, self.out_channels), self.channels
+        pixels = x.shape[0] * x.shape[2] * x.shape[3]
         taps = sum(j * j + j * (j + 1) for j in range(1, self.kernel_size))
-        convolution = self.kernel_size**2 * rows * channels
-        return taps * rows * channels**2 + self._pixels(x) * convolution
-
-    def _products_by_factors(self, x: Tensor) -> int:
-        """Multiplications of H and of n factors of c^2 each, per pixel."""
-        channels = max(self.map_channels, self.out_channels)
-        rows = min(self.map_channels, self.out_channels)
-        return self._pixels(x) * (len(self.bases) * channels**2 + rows * channels)
-
-    @staticmethod
-    def _pixels(x: Tensor) -> int:
-        return x.shape[0] * x.shape[2] * x.shape[3]
+        by_kernel = taps * rows * c**2 + pixels * self.kernel_size**2 * rows * c
+        return pixels * (len(self.bases) * c**2 + rows * c) <= by_kernel

@@ -73,14 +73,13 @@ class BRO(LipschitzConv2d):
         super().__init__(
             in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
         )
-        channels = max(self.map_channels, out_channels)
-        self.rank = max(1, channels // 2) if rank is None else rank
+        self.rank = max(1, self.channels // 2) if rank is None else rank
         check_positive(rank=self.rank)
-        if self.rank > channels:
-            raise ArgumentError(f"rank: expected at most {channels}, as many as channels, got {rank}")
+        if self.rank > self.channels:
+            raise ArgumentError(f"rank: expected at most {self.channels}, as many as channels, got {rank}")
         taps = kernel_size if stride == 1 else 1
-        weight = torch.randn(channels, self.rank, taps, taps, device=device, dtype=dtype)
-        self.weight = nn.Parameter(weight / (channels**0.5 * taps))
+        weight = torch.randn(self.channels, self.rank, taps, taps, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight / (self.channels**0.5 * taps))
 
     @property
     def margin(self) -> int:

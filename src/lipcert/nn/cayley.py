@@ -67,9 +67,8 @@ class Cayley(OrthogonalConv2d):
         Here a bounds the norms of all scale * K(w) / ||K||_F; the inverse in the
         transform has a condition number of at most 1 + 2 a + a^2.
         """
-        channels = max(self.map_channels, self.out_channels)
         eps = torch.finfo(self.weight.dtype).eps
-        return float((8 + channels**0.5) * eps * (1 + self._norm_bound()) ** 2)
+        return float((8 + self.channels**0.5) * eps * (1 + self._norm_bound()) ** 2)
 
     def scaled_kernel(self) -> Tensor:
         """The kernel scale * K / ||K||_F, in at least single precision."""

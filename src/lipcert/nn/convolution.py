@@ -34,6 +34,8 @@ class LipschitzConv2d(LipschitzModule):
             those whose length the layer does not see.
         linear: whether the layer is an affine map; one with an activation of its own is not.
         head_method: how the orthogonal head of a network of such layers is made (see `OrthogonalLinear`).
+        map_channels: channels that the map sees, behind the space-to-depth.
+        channels: the larger one of map_channels and out_channels.
 
     Args:
         in_channels: channels of the input.
@@ -69,6 +71,7 @@ class LipschitzConv2d(LipschitzModule):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = kernel_size, stride
         self.map_channels = 4 * in_channels if self.rearranges else in_channels
+        self.channels = max(self.map_channels, out_channels)
         self.cache = WeightCache()
         self.bias: nn.Parameter | None = None
         if bias:

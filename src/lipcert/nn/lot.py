@@ -59,15 +59,14 @@ class LOT(OrthogonalConv2d):
         taps = self.kernel_size if self.stride == 1 else 1
         weight = torch.randn(self.out_channels, self.map_channels, taps, taps, device=device, dtype=dtype)
         centre = polar_factor(at_least_single(weight[:, :, taps // 2, taps // 2])).to(weight.dtype)
-        weight *= SPREAD / (taps * max(self.map_channels, self.out_channels) ** 0.5)
+        weight *= SPREAD / (taps * self.channels**0.5)
         weight[:, :, taps // 2, taps // 2] = centre
         self.weight = nn.Parameter(weight)
 
     @property
     def orthogonality_error(self) -> float:
         """Measured with a margin: 2 (8 + sqrt(c)) eps, c = max(stride^2 in, out)."""
-        channels = max(self.map_channels, self.out_channels)
-        return float(2 * (8 + channels**0.5) * torch.finfo(self.weight.dtype).eps)
+        return float(2 * (8 + self.channels**0.5) * torch.finfo(self.weight.dtype).eps)
 
     def spectrum(self, height: int, width: int, *, any_condition: bool = True) -> Tensor:
         """(F, out, stride^2 in), a matrix per frequency of `rfft2` on the map; only one, (out, stride^2 in),

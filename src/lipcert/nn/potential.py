@@ -35,11 +35,6 @@ class PotentialConv2d(LipschitzConv2d):
         self.weight = near_orthogonal(c, c, self.kernel_size, device=device, dtype=dtype)
 
     @property
-    def channels(self) -> int:
-        """Channels that the step runs on."""
-        return max(self.map_channels, self.out_channels)
-
-    @property
     def bias_size(self) -> int:
         """The bias stands inside the relu, one number per channel of the step."""
         return self.channels

@@ -99,8 +99,7 @@ class SOC(CarriesVector, OrthogonalConv2d):
             in_channels, out_channels, kernel_size, stride=stride, bias=bias, device=device, dtype=dtype
         )
         self.series = choose("series", series, SERIES)
-        c = self.channels = max(self.map_channels, out_channels)
-        taps = (kernel_size**2 + 1) // 2
+        c, taps = self.channels, (kernel_size**2 + 1) // 2
         self.weight = nn.Parameter(torch.randn(taps, c, c, device=device, dtype=dtype) * c**-0.5)
         # Where the power iteration of the last training step ended; evaluation never reads it. It has the
         # shape of the maps, which the first step tells.
