@@ -13,10 +13,10 @@ from lipcert.kernels.skew_norms import (
     operator_norm_estimate,
     start_vector,
 )
-from lipcert.kernels.taps import kernel_from_taps, skew_taps, taps_from_kernel, transpose_kernel
+from lipcert.kernels.taps import kernel_from_taps, skew_taps
 from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator
 from tests.reference.exponential import dense_convolution, dense_polynomial
-from tests.reference.skew import skew_series_reference
+from tests.reference.skew import skew_series_reference, taps_from_kernel, transpose_kernel
 
 COEFFICIENTS = [(0.9, 0.8), (0.99, 0.8, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.8, 0.4, 0.1, 0.02)]
 # channels, inputs, outputs, kernel, height, width: every path, with partial inputs and outputs

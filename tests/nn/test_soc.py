@@ -9,7 +9,6 @@ from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.kernels.series import SERIES
 from lipcert.kernels.skew import Pivot, SkewOperator
 from lipcert.kernels.skew_norms import CONVERGED_ITERATIONS, TRAINING_ITERATIONS, start_vector
-from lipcert.kernels.taps import transpose_kernel
 from lipcert.nn import soc as soc_module
 from lipcert.nn.carried import complete_state
 from lipcert.nn.soc import SOC
@@ -17,6 +16,7 @@ from lipcert.operators import SkewPolynomial
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
 from tests.contracts.histories import HISTORIES, History
 from tests.reference.exponential import PAPER_ERROR, dense_convolution
+from tests.reference.skew import transpose_kernel
 
 every_series = pytest.mark.parametrize("series", SERIES)
 

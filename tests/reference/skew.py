@@ -1,7 +1,17 @@
-"""A polynomial of a skew convolution as its formula reads."""
+"""Skew convolutions as their formulas read: transposition, held taps, and a polynomial."""
 
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def transpose_kernel(kernel: Tensor) -> Tensor:
+    """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
+    return kernel.transpose(0, 1).flip(2, 3)
+
+
+def taps_from_kernel(kernel: Tensor) -> Tensor:
+    """A full skew kernel (c, c, k, k) -> its held taps (T, c, c), centre first."""
+    return kernel.flatten(2).permute(2, 0, 1)[kernel.shape[-1] ** 2 // 2 :].contiguous()
 
 
 def skew_series_reference(

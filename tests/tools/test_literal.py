@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lipcert as lc
-from lipcert.kernels.taps import taps_from_kernel
+from tests.reference.skew import taps_from_kernel
 from tools.bench.literal import LiteralHead, LiteralHouseholder, LiteralMaxMin, LiteralSOC
 
 

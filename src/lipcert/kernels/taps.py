@@ -18,11 +18,6 @@ from torch.autograd.function import once_differentiable
 from lipcert.kernels.functions import OfWeights
 
 
-def transpose_kernel(kernel: Tensor) -> Tensor:
-    """Kernel of the transposed convolution operator: channels swapped, both spatial axes flipped."""
-    return kernel.transpose(0, 1).flip(2, 3)
-
-
 def skew_taps(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Free parameters (T, c, c) -> taps of a skew kernel, centre first.
 
@@ -74,11 +69,6 @@ def kernel_from_taps(taps: Tensor) -> Tensor:
     """Held taps (T, c, c), centre first, -> the full kernel (c, c, k, k); in memory it is one tap by one."""
     size = kernel_size(taps)
     return every_tap(taps).permute(1, 2, 0).view(*taps.shape[1:], size, size)
-
-
-def taps_from_kernel(kernel: Tensor) -> Tensor:
-    """A full skew kernel (c, c, k, k) -> its held taps (T, c, c), centre first."""
-    return kernel.flatten(2).permute(2, 0, 1)[kernel.shape[-1] ** 2 // 2 :].contiguous()
 
 
 def kernel_size(taps: Tensor) -> int:
