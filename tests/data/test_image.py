@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from lipcert.data.image import read_image
 from lipcert.errors import DataError
+
+
+def levels(path: Path | str, image_size: int | None = None) -> torch.Tensor:
+    return read_image(path, image_size).levels
 
 
 @pytest.fixture
@@ -19,23 +24,23 @@ def path(tmp_path: Path) -> Path:
 def test_pixels_are_channels_rows_columns(path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
-    np.testing.assert_array_equal(read_image(path).numpy(), pixels.transpose(2, 0, 1))
+    np.testing.assert_array_equal(levels(path).numpy(), pixels.transpose(2, 0, 1))
 
 
 def test_grey_becomes_three_equal_channels(path: Path) -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     Image.fromarray(pixels).save(path)
-    np.testing.assert_array_equal(read_image(path).numpy(), np.stack([pixels] * 3))
+    np.testing.assert_array_equal(levels(path).numpy(), np.stack([pixels] * 3))
 
 
 def test_16_bit_grey_is_scaled_not_cut(path: Path) -> None:
     Image.fromarray(np.array([[0, 257, 128, 129, 30_000, 65_535]], dtype=np.uint16)).save(path)
-    assert read_image(path)[0, 0].tolist() == [0, 1, 0, 1, 117, 255]
+    assert levels(path)[0, 0].tolist() == [0, 1, 0, 1, 117, 255]
 
 
 def test_black_and_white(path: Path) -> None:
     Image.fromarray(np.array([[False, True]])).save(path)
-    assert read_image(path)[2, 0].tolist() == [0, 255]
+    assert levels(path)[2, 0].tolist() == [0, 255]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +48,17 @@ def test_black_and_white(path: Path) -> None:
 )
 def test_transparency_shows_white(path: Path, alpha: int, expected: list[int]) -> None:
     Image.new("RGBA", (2, 2), (10, 20, 30, alpha)).save(path)
-    assert read_image(path)[:, 0, 0].tolist() == expected
+    assert levels(path)[:, 0, 0].tolist() == expected
 
 
 def test_a_transparent_grey_and_a_transparent_palette(path: Path) -> None:
     Image.new("LA", (1, 1), (40, 0)).save(path)
-    assert read_image(path)[:, 0, 0].tolist() == [255] * 3
+    assert levels(path)[:, 0, 0].tolist() == [255] * 3
     palette = Image.new("P", (2, 1))
     palette.putpalette([1, 2, 3, 4, 5, 6])
     palette.putpixel((1, 0), 1)
     palette.save(path, transparency=1)
-    assert read_image(path)[:, 0].T.tolist() == [[1, 2, 3], [255, 255, 255]]
+    assert levels(path)[:, 0].T.tolist() == [[1, 2, 3], [255, 255, 255]]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -73,21 +78,21 @@ def test_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(store(upright))).save(tmp_path / "turned.png", exif=exif)
-    np.testing.assert_array_equal(read_image(tmp_path / "turned.png")[0].numpy(), upright)
+    np.testing.assert_array_equal(levels(tmp_path / "turned.png")[0].numpy(), upright)
 
 
 def test_resizing_cuts_the_centre_square(path: Path) -> None:
     pixels = np.zeros((4, 8, 3), dtype=np.uint8)
     pixels[:, 2:6] = 90
     Image.fromarray(pixels).save(path)
-    assert read_image(path, image_size=2).flatten().tolist() == [90] * 12
-    assert read_image(path, image_size=9).shape == (3, 9, 9)
+    assert levels(path, image_size=2).flatten().tolist() == [90] * 12
+    assert levels(path, image_size=9).shape == (3, 9, 9)
 
 
 def test_the_same_size_changes_nothing(path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
-    np.testing.assert_array_equal(read_image(path, image_size=5).numpy(), read_image(path).numpy())
+    np.testing.assert_array_equal(levels(path, image_size=5).numpy(), levels(path).numpy())
 
 
 def test_a_truncated_image_is_named(tmp_path: Path) -> None:
@@ -97,13 +102,13 @@ def test_a_truncated_image_is_named(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         with pytest.raises(DataError, match=rf"half\.{suffix}: cannot be read"):
-            read_image(path)
+            levels(path)
 
 
 def test_another_format_under_a_false_name_is_refused(path: Path) -> None:
     Image.new("RGB", (2, 2)).save(path, format="GIF")
     with pytest.raises(DataError, match=r"picture\.png: cannot be read as a PNG, JPEG or WebP"):
-        read_image(path)
+        levels(path)
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp"])
@@ -112,7 +117,7 @@ def test_an_animation_is_refused(tmp_path: Path, suffix: str) -> None:
     frames = [Image.new("RGB", (4, 4), (level, 0, 0)) for level in (0, 250)]
     frames[0].save(path, save_all=True, append_images=frames[1:])
     with pytest.raises(DataError, match=rf"moves\.{suffix}: .*it is an animation"):
-        read_image(path)
+        levels(path)
 
 
 def png(width: int, height: int, rows: bytes, *, colour: int = 2, interlaced: int = 0) -> bytes:
@@ -135,13 +140,13 @@ def test_a_huge_image_is_refused_by_its_header(path: Path, width: int, height: i
     """Without Pillow's warning, which the tests take for an error; nothing is there to be decoded."""
     path.write_bytes(png(width, height, b""))
     with pytest.raises(DataError, match=rf"picture\.png: .*: it is {said}; at most 50 megapixels"):
-        read_image(path)
+        levels(path)
 
 
 def test_the_largest_image_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipcert.data.image.LARGEST", 1200)
     Image.new("RGB", (40, 30)).save(path)
-    assert read_image(path).shape == (3, 30, 40)
+    assert levels(path).shape == (3, 30, 40)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +157,10 @@ def test_the_largest_image_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_png_that_lacks_rows_is_refused(path: Path, colour: int, interlaced: int, whole: int) -> None:
     """Its compressed stream ends properly, only too early: Pillow would fill in the rest and be content."""
     path.write_bytes(png(5, 3, bytes(whole), colour=colour, interlaced=interlaced))
-    assert read_image(path).shape == (3, 3, 5)
+    assert levels(path).shape == (3, 3, 5)
     path.write_bytes(png(5, 3, bytes(whole - 1), colour=colour, interlaced=interlaced))
     with pytest.raises(DataError, match=r"picture\.png: cannot be read .*: it is truncated$"):
-        read_image(path)
+        levels(path)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF", "ignore:Truncated File")
@@ -174,7 +179,7 @@ def test_mutated_files_are_read_or_refused_with_one_sentence(tmp_path: Path, suf
             content[place : place + int(numbers.integers(20))] = numbers.bytes(int(numbers.integers(20)))
         path.write_bytes(content)
         try:
-            assert read_image(path, image_size=4).shape == (3, 4, 4)
+            assert levels(path, image_size=4).shape == (3, 4, 4)
         except DataError as error:
             refused.append(str(error))
     assert refused
@@ -183,18 +188,18 @@ def test_mutated_files_are_read_or_refused_with_one_sentence(tmp_path: Path, suf
 
 def test_a_missing_or_empty_file_is_named(path: Path) -> None:
     with pytest.raises(DataError, match=r"picture\.png: expected a picture: No such file or directory$"):
-        read_image(path)
+        levels(path)
     with pytest.raises(DataError, match=r"expected a picture: Is a directory$"):
-        read_image(path.parent)
+        levels(path.parent)
     path.touch()
     with pytest.raises(DataError, match=r"picture\.png: cannot be read"):
-        read_image(path)
+        levels(path)
 
 
 @pytest.mark.parametrize("name", ["a\0b.png", "\ud800.png"], ids=["NUL", "half"])
 def test_a_name_that_no_file_can_have(name: str) -> None:
     with pytest.raises(DataError, match=r"\.png': expected a picture: no file can have this name$") as raised:
-        read_image(name)
+        levels(name)
     assert str(raised.value).isprintable()
 
 
@@ -202,7 +207,7 @@ def test_a_name_that_no_file_can_have(name: str) -> None:
 def test_a_pipe_is_refused(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(DataError, match=r"picture\.png: expected a picture, got a pipe or a device"):
-        read_image(path)
+        levels(path)
 
 
 def write_mpo(path: Path, orientation: int) -> None:
@@ -222,9 +227,7 @@ def write_mpo(path: Path, orientation: int) -> None:
 def test_of_several_pictures_in_a_jpeg_file_the_first_is_read(tmp_path: Path, orientation: int) -> None:
     path = tmp_path / "phone.jpg"
     write_mpo(path, orientation)
-    np.testing.assert_array_equal(
-        read_image(path).numpy(), read_image(path.with_suffix(".alone.jpg")).numpy()
-    )
+    np.testing.assert_array_equal(levels(path).numpy(), levels(path.with_suffix(".alone.jpg")).numpy())
 
 
 def test_the_second_picture_of_a_jpeg_file_may_be_damaged_but_not_the_first(tmp_path: Path) -> None:
@@ -232,11 +235,11 @@ def test_the_second_picture_of_a_jpeg_file_may_be_damaged_but_not_the_first(tmp_
     write_mpo(path, 1)
     whole, alone = path.read_bytes(), path.with_suffix(".alone.jpg")
     path.write_bytes(whole[:-50])
-    np.testing.assert_array_equal(read_image(path).numpy(), read_image(alone).numpy())
+    np.testing.assert_array_equal(levels(path).numpy(), levels(alone).numpy())
     path.write_bytes(whole[: alone.stat().st_size - 50])
     with pytest.raises(DataError, match=r"phone\.jpg: cannot be read .*[tT]runcated"):
-        read_image(path)
+        levels(path)
     # Without its index Pillow takes the file for an ordinary one, which is no reason to warn.
     assert b"MPF\0II*\0" in whole
     path.write_bytes(whole.replace(b"MPF\0II*\0", b"MPF\0XX*\0"))
-    np.testing.assert_array_equal(read_image(path).numpy(), read_image(alone).numpy())
+    np.testing.assert_array_equal(levels(path).numpy(), levels(alone).numpy())

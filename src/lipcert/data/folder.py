@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lipcert.data.dataset import Dataset
-from lipcert.data.image import ReadImage, read_resized
+from lipcert.data.image import ReadImage, read_image
 from lipcert.data.seeding import Stream
 from lipcert.data.split import stratified
 from lipcert.errors import DataError, choose
@@ -154,7 +154,7 @@ def read_images(found: ImageFiles, name: str, image_size: int | None, split: str
     files, is_test = found.files, split == "test" and image_size is not None
 
     def read(file: Path) -> ReadImage:
-        return read_resized(file, image_size, exact=is_test)
+        return read_image(file, image_size, exact=is_test)
 
     first = read(files[0])
     images = first.levels.new_empty(len(files), *first.levels.shape)

@@ -35,7 +35,7 @@ class ReadImage:
 
     Attributes:
         levels: (3, H, W), uint8.
-        exact: the same before it was rounded to 8 bits, float64 in [0, 1].
+        exact: the same before it was rounded to 8 bits, float64 in [0, 1]; None if nobody asked for it.
         size: width and height of the picture before it was cut and resized.
     """
 
@@ -44,8 +44,8 @@ class ReadImage:
     size: tuple[int, int]
 
 
-def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
-    """Read a PNG, JPEG or WebP file as uint8 RGB.
+def read_image(path: str | Path, image_size: int | None = None, *, exact: bool = False) -> ReadImage:
+    """Read a PNG, JPEG or WebP file as RGB.
 
     The camera's orientation is applied; grey becomes three equal channels (16-bit grey is scaled to 8); what
     is transparent shows white. Of a JPEG file with several pictures (MPO, of phones) the first one is read.
@@ -54,19 +54,12 @@ def read_image(path: str | Path, image_size: int | None = None) -> Tensor:
         path: the file.
         image_size: cut the centred square out and resize it to this side (bicubic, `lipcert.data.resize`); by
             default leave the size.
-
-    Shape:
-        (3, H, W), or (3, image_size, image_size).
+        exact: with `image_size`, also return the picture as it is before rounding to 8 bits.
 
     Raises:
         DataError: the file is not there, is no such image, is damaged or truncated, is an animation, or has
             more than 50 million pixels.
     """
-    return read_resized(path, image_size).levels
-
-
-def read_resized(path: str | Path, image_size: int | None, *, exact: bool = False) -> ReadImage:
-    """Read a file as `read_image` does; with `exact` also without rounding to 8 bits."""
     if image_size is not None and image_size < 1:
         raise ArgumentError(f"image_size: expected at least 1 pixel, got {image_size}")
     with open_picture(path) as file:
