@@ -9,7 +9,7 @@ from torch import nn
 from lipcert.errors import ArgumentError
 from lipcert.nn import CONVOLUTIONS, OrthogonalConv2d
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
-from tests.contracts.histories import HISTORIES, Build, History, after_training
+from tests.contracts.histories import HISTORIES, History
 from tests.contracts.layers import CASES, Case, convolution, convolution_cases
 
 ORTHOGONAL = [name for name, kind in CONVOLUTIONS.items() if issubclass(kind, OrthogonalConv2d)]
@@ -70,14 +70,6 @@ def test_gradcheck(name: str, case: Case) -> None:
     assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
 
 
-@every_case
-def test_every_parameter_takes_part(name: str, case: Case) -> None:
-    """Processes that share gradients wait for each of them."""
-    layer = convolution(name, case)()
-    layer(torch.randn(2, *case.shape))[:, 0].sum().backward()
-    assert all(p.grad is not None for p in layer.parameters())
-
-
 @few_cases
 def test_a_precision_other_than_that_of_the_weights_is_refused(name: str, case: Case) -> None:
     layer = convolution(name, case)()
@@ -120,18 +112,6 @@ def test_the_gradient_keeps_its_norm_through_40_layers(name: str) -> None:
     gain = gradient.flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)
     # As much as the layers themselves state, each; and rounding, of which there is little beside it.
     assert float((gain - 1).abs().max()) <= 40 * layers[0].orthogonality_error + 1e-4  # type: ignore[operator]
-
-
-@few_cases
-def test_evaluation_depends_on_nothing_that_ran_before(name: str, case: Case) -> None:
-    layer = convolution(name, case)().double()
-    x = torch.randn(2, *case.shape, dtype=torch.float64)
-    with torch.no_grad():
-        before = layer.eval()(x)
-        layer.train()
-        for _ in range(3):
-            layer(torch.randn(2, *case.shape, dtype=torch.float64))
-        assert torch.equal(layer.eval()(x), before)
 
 
 @few_cases
@@ -201,21 +181,6 @@ def test_a_change_of_weights_is_seen(name: str, case: Case, edit: str) -> None:
             layer, other = layer.float(), copy.deepcopy(layer).float()
             x = x.float()
         assert torch.equal(layer(x), other(x))
-
-
-@few_cases
-@pytest.mark.parametrize("how", ["deepcopy", "state_dict"])
-def test_copies_compute_the_same(name: str, case: Case, how: str) -> None:
-    build: Build = convolution(name, case)
-    layer = after_training(build, case.shape)
-    x = torch.randn(2, *case.shape, dtype=torch.float64)
-    if how == "deepcopy":
-        twin = copy.deepcopy(layer)
-    else:
-        twin = build().double().eval()
-        twin.load_state_dict(layer.state_dict())
-    with torch.no_grad():
-        torch.testing.assert_close(twin(x), layer(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

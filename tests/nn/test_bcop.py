@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from lipcert.errors import ArgumentError
 from lipcert.kernels.circular import circular_conv2d
 from lipcert.kernels.polar import TRAINING_ERROR
 from lipcert.nn.bcop import BCOP
@@ -114,11 +113,6 @@ def test_half_precision_weights() -> None:
     x = torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
     assert layer(x).dtype == torch.bfloat16
     assert layer.eval()(x).dtype == torch.bfloat16
-
-
-def test_kernel_of_size_4_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="kernel_size: BCOP takes 1, 3, 5, got 4"):
-        BCOP(3, 3, 4)
 
 
 @pytest.mark.parametrize("case", [(64, 140, 3, 2), (260, 300, 1, 1), (300, 260, 3, 1)], ids=str)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.errors import ArgumentError, NotProvedError
+from lipcert.errors import NotProvedError
 from lipcert.nn.cayley import Cayley
 from lipcert.operators import CircularConvolution, Sequence, SpaceToDepth, SpectralConvolution
 from tests.contracts.dense import dense_jacobian, dense_matrix, rounding, worst_singular_value
@@ -162,8 +162,3 @@ def test_a_scale_beyond_rounding_is_refused(scale: float) -> None:
         layer.scale.fill_(scale)
     with pytest.raises(NotProvedError, match=r"Cayley has a scale that .* train with a smaller scale"):
         layer.lipschitz_bound((3, 4, 4))
-
-
-def test_kernel_of_size_5_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="kernel_size: Cayley takes 1, 3, got 5"):
-        Cayley(3, 3, 5)
