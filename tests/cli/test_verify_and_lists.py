@@ -50,6 +50,17 @@ def test_true_records_are_verified(command: Command, certified: Path) -> None:
     assert all(abs(layer["derived"] - layer["stated"]) < 1e-6 for layer in found["layers"])
 
 
+def test_records_of_a_network_without_names_for_its_classes_are_verified(
+    command: Command, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "net.safetensors", tmp_path / "out"
+    lc.save(lc.lipconvnet(5, num_classes=10, width=2, image_size=8, in_channels=1), file)
+    certified = command("certify", file, "--data", "digits", "--count", 4, "--out", out)
+    assert certified.code == 0, certified.err
+    result = command("verify", out, "--sample", 1)
+    assert (result.code, result.err) == (0, "")
+
+
 def test_a_forged_radius_is_exit_1(command: Command, certified: Path) -> None:
     path = certified / "certificates.jsonl"
     header, *lines = path.read_text().splitlines()

@@ -207,6 +207,11 @@ class ProvedNetwork:
         )
 
 
+def numbered_classes(count: int) -> tuple[str, ...]:
+    """Names for classes that nobody has named: "class 0", "class 1", ..."""
+    return tuple(f"class {number}" for number in range(count))
+
+
 def fast_form(operator: Operator) -> Operator:
     """The leaves without their proofs, each in the form that is fast in float32."""
     if isinstance(operator, Proved):

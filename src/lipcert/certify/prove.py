@@ -10,7 +10,7 @@ from torch import nn
 
 from lipcert.certify.certificates import Certificates
 from lipcert.certify.images import as_batch, check_images
-from lipcert.certify.network import ProvedNetwork
+from lipcert.certify.network import ProvedNetwork, numbered_classes
 from lipcert.certify.network_file import DEEPEST, TOO_DEEP
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.models.reading import input_shape_of, read_model
@@ -75,7 +75,7 @@ def prove(
         raise ArgumentError(f"model: expected one number per class at its end, got outputs of shape {made}")
     if classes is not None and not isinstance(classes, Iterable):
         raise ArgumentError(f"classes: expected {made[0]} names, one for each logit, got {classes!r}")
-    names = tuple(f"class {k}" for k in range(made[0])) if classes is None else tuple(map(str, classes))
+    names = numbered_classes(made[0]) if classes is None else tuple(map(str, classes))
     if len(names) != made[0]:
         raise ArgumentError(f"classes: expected {made[0]} names, one for each logit, got {len(names)}")
     title = getattr(getattr(model, "config", None), "title", type(model).__name__)

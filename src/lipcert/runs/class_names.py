@@ -1,5 +1,6 @@
 """Names of the classes of a network, without reading its images: they may not be on this machine."""
 
+from lipcert.certify.network import numbered_classes
 from lipcert.files import CERTIFICATES
 from lipcert.runs.run import Run
 
@@ -33,4 +34,4 @@ def class_names(run: Run, count: int) -> tuple[str, ...]:
     names = KNOWN.get(run.data or "", ())
     if not names and run.folder is not None and (run.folder / CERTIFICATES).is_file():
         names = run.records.header.classes
-    return names if len(names) == count else tuple(f"class {number}" for number in range(count))
+    return names if len(names) == count else numbered_classes(count)
