@@ -160,6 +160,15 @@ def test_what_only_pictures_have_is_refused_of_a_data_set(
         assert f"line 2.{next(iter(extra))}: expected nothing" in result.err
 
 
+def test_records_that_point_beyond_the_images_are_damaged(command: Command, certified: Path) -> None:
+    path = certified / "certificates.jsonl"
+    header, *lines = path.read_text().splitlines()
+    beyond = [json.dumps(json.loads(line) | {"index": 360 + n}) for n, line in enumerate(lines)]
+    path.write_text("\n".join([header, *beyond]) + "\n")
+    result = command("report", certified)
+    assert (result.code, "is damaged (digits has no image 371)" in result.err) == (2, True), result.err
+
+
 @pytest.mark.parametrize("data", ["~nosuchuser/x", "./none"])
 def test_a_report_needs_no_images(command: Command, certified: Path, data: str) -> None:
     path = certified / "certificates.jsonl"

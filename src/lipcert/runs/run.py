@@ -260,12 +260,23 @@ class Run:
 
     @cached_property
     def certified_images(self) -> "Tensor | None":
-        """The images of the records, uint8 (M, C, H, W); None if they are not on this machine."""
+        """The images of the records, uint8 (M, C, H, W); None if they are not on this machine.
+
+        Raises:
+            CheckpointError: the records point beyond the images.
+        """
         try:
             found = load_test_images(self.records.data, self.records.header.input_shape[-1])
         except LipcertError:
             return None
-        return found.images if found.fingerprint == self.records.header.data_sha256 else None
+        if found.fingerprint != self.records.header.data_sha256:
+            return None
+        if (last := int(self.records.outcomes.index.max())) >= len(found):
+            raise CheckpointError(
+                f"{self.root / CERTIFICATES} is damaged ({found.name} has no image {last}); run `lipcert "
+                "certify` again"
+            )
+        return found.images
 
     @property
     def epochs_before(self) -> float | None:
