@@ -55,8 +55,7 @@ def register_convolution(
     """
 
     def register(cls: "type[LipschitzConv2d]") -> "type[LipschitzConv2d]":
-        _refuse_taken(name, CONVOLUTIONS.registered.get(name), cls)
-        CONVOLUTIONS[name] = cls
+        _register(CONVOLUTIONS, name, cls)
         return cls
 
     return register
@@ -69,8 +68,7 @@ def register_activation(name: str, build: Callable[[int], LipschitzModule]) -> N
     Raises:
         ArgumentError: the name is one of lipcert's own.
     """
-    _refuse_taken(name, ACTIVATIONS.registered.get(name), build)
-    ACTIVATIONS[name] = build
+    _register(ACTIVATIONS, name, build)
 
 
 def register_head(name: str, build: "Callable[[int, int], Head]") -> None:
@@ -79,11 +77,12 @@ def register_head(name: str, build: "Callable[[int, int], Head]") -> None:
     Raises:
         ArgumentError: the name is one of lipcert's own.
     """
-    _refuse_taken(name, HEADS.registered.get(name), build)
-    HEADS[name] = build
+    _register(HEADS, name, build)
 
 
-def _refuse_taken(name: str, known: Any, new: Any) -> None:
-    """Raise for a name of lipcert's own layers: saved networks refer to them. Others may be redefined."""
+def _register(layers: Registry[Any], name: str, new: Any) -> None:
+    """Add a layer, unless the name is one of lipcert's own: saved networks refer to those."""
+    known = layers.registered.get(name)
     if known is not None and known.__module__.startswith("lipcert.") and new.__module__ != known.__module__:
         raise ArgumentError(f"name: {name!r} is one of lipcert's own; choose another")
+    layers[name] = new
