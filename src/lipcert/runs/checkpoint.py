@@ -47,8 +47,10 @@ class Position:
     losses: tuple[float, int] = (0.0, 0)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.step <= self.total_steps or self.elapsed < 0 or self.losses[1] < 0:
+        if not 0 <= self.step <= self.total_steps:
             raise ArgumentError(f"step: expected one of {self.total_steps} steps, got {self.step}")
+        if self.elapsed < 0 or self.losses[1] < 0:
+            raise ArgumentError("elapsed, losses: expected a time and a count that are not negative")
         if self.best is not None:
             check_accuracies(Accuracies, self.best, "best")
             build(int, self.best.get("step"), "best.step")
