@@ -14,15 +14,12 @@ MAX_BYTES = 1 << 30
 MAX_ENTRIES = 1000
 
 
-def unpack(archive: Path, folder: str, files: tuple[str, ...], root: Path) -> Path:
+def unpack(archive: Path, folder: str, files: tuple[str, ...], root: Path) -> None:
     """Unpack `files` of the archive's one `folder` to `root / folder`.
 
     Every entry is checked before the first is written, and an archive with a single bad one is refused whole:
     absolute paths, `..`, links, devices, names outside `folder`, more than a gigabyte. The files are unpacked
     aside and moved into place when all are there, so a broken attempt leaves nothing behind.
-
-    Returns:
-        `root / folder`.
 
     Raises:
         DataError: the archive is damaged, dangerous or incomplete, or the disk refuses.
@@ -32,7 +29,7 @@ def unpack(archive: Path, folder: str, files: tuple[str, ...], root: Path) -> Pa
         with tarfile.open(archive, "r:gz") as tar:
             for entry in _checked_entries(tar, archive, folder, files):
                 tar.extract(entry, aside, filter="data")
-        return _move_into_place(aside / folder, root / folder, files)
+        _move_into_place(aside / folder, root / folder, files)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: cannot be unpacked to {root / folder}: {error}") from error
     finally:
@@ -63,11 +60,10 @@ def _checked_entries(
     return list(wanted.values())
 
 
-def _move_into_place(source: Path, target: Path, files: tuple[str, ...]) -> Path:
+def _move_into_place(source: Path, target: Path, files: tuple[str, ...]) -> None:
     if target.exists():
         # An incomplete folder of the user's: fill it file by file and leave whatever else is there.
         for file in files:
             os.replace(source / file, target / file)
     else:
         os.replace(source, target)
-    return target
