@@ -20,19 +20,19 @@ class WeightCache:
 
     def __init__(self) -> None:
         # One attribute, read and written once in a call: another thread sees the old entry or the new one.
-        self._entry: tuple[object, tuple[Tensor, ...], Any] = (None, (), None)
+        self._entry: tuple[object, tuple[Tensor, ...], Any] | None = None
 
     def get(self, weights: tuple[Tensor, ...], build: Callable[[], Value], key: object = None) -> Value:
         """Return the cached value if it was built from these weights and this key, else build it."""
         if not may_be_kept():
             return build()
-        known_key, known_weights, value = self._entry
-        if known_key != key or not _equal(known_weights, weights):
+        entry = self._entry
+        if entry is None or entry[0] != key or not _equal(entry[1], weights):
             # A value made in inference mode could not take part in the backward pass of a later attack.
             with torch.inference_mode(False), torch.no_grad():
                 value = build()
-                self._entry = (key, tuple(w.detach().clone() for w in weights), value)
-        return value  # type: ignore[no-any-return]
+                self._entry = entry = (key, tuple(w.detach().clone() for w in weights), value)
+        return entry[2]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)()

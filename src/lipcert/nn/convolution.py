@@ -105,7 +105,8 @@ class LipschitzConv2d(LipschitzModule):
         """The operator of the subclass, behind the space-to-depth if there is one."""
         self.output_shape(input_shape)
         height, width = (side // 2 if self.rearranges else side for side in input_shape[1:])
-        with torch.inference_mode(False), torch.no_grad(), without_autocast(next(self.parameters())):
+        like = next(iter((*self.parameters(), *self.buffers())), torch.empty(0, device="cpu"))
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(like):
             operator = self.freeze_transform(height, width)
         return Sequence.of(SpaceToDepth(), operator) if self.rearranges else operator
 
@@ -150,11 +151,14 @@ class LipschitzConv2d(LipschitzModule):
         return not self.training and not trainable
 
     def derived(self, make: Callable[[], Value], key: object = None) -> Value:
-        """What `make` computes from the weights; cached, one value of one key, while they are constant."""
+        """What `make` computes from the weights; cached, one value of one key, while they are constant.
+
+        Weights are all parameters and buffers but the bias.
+        """
         if not self.weights_are_constant():
             return make()
-        weights = tuple(p for name, p in self.named_parameters() if name != "bias")
-        return self.cache.get(weights, make, key)
+        tensors = (*self.named_parameters(), *self.named_buffers())
+        return self.cache.get(tuple(t for name, t in tensors if name != "bias"), make, key)
 
     def extra_repr(self) -> str:
         """The arguments, in the order and form of `nn.Conv2d`."""
