@@ -8,6 +8,7 @@ import typer
 from lipcert.cli.completion import archive_names
 from lipcert.cli.console import help_without_command, print_json, print_table, progress, say
 from lipcert.cli.help import App
+from lipcert.cli.options import Json
 from lipcert.errors import choose
 
 data_app = App(help="Images: what there is, and how to get it.")
@@ -22,7 +23,7 @@ Root = Annotated[
 @data_app.command("list")
 def list_data(
     root: Root = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the datasets that lipcert knows by name, and whether they are on this machine.
 

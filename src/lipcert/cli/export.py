@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lipcert.cli.console import print_json, say
-from lipcert.cli.options import Network, Weights
+from lipcert.cli.options import Json, Network, Weights
 from lipcert.runs.naming import find_run
 
 
@@ -14,7 +14,7 @@ def export(
     named: Network,
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
     weights: Weights = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the proved network as ONNX in plain operators, with what certifies its predictions again.
 

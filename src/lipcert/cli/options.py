@@ -32,6 +32,7 @@ Data = Annotated[
 ]
 Count = Annotated[int | None, typer.Option("--count", help="Use only the first COUNT test images.", min=1)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Weights = Annotated[str, typer.Option("--weights", help="Of a run: last, or best on held-out images.")]
 
 

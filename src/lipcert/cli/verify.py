@@ -11,6 +11,7 @@ import typer
 from lipcert import zoo
 from lipcert.cli.completion import network_names
 from lipcert.cli.console import print_json, progress, say, silence_pillow
+from lipcert.cli.options import Json
 from lipcert.errors import ArgumentError, BrokenCertificateError, CheckpointError, DataError
 from lipcert.files import CERTIFICATES
 from lipcert.runs.naming import find_run
@@ -56,7 +57,7 @@ def verify(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch CIFAR if the records are of it and it is not here.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Derive a sample of written certificates again in numpy, from the file of the proved network alone.
 

@@ -7,6 +7,7 @@ import typer
 from lipcert import zoo
 from lipcert.cli.console import help_without_command, print_json, print_table, say
 from lipcert.cli.help import App
+from lipcert.cli.options import Json
 from lipcert.errors import choose
 
 RADII = ("36/255", "72/255", "108/255")
@@ -16,7 +17,7 @@ zoo_app.callback(invoke_without_command=True)(help_without_command)
 
 @zoo_app.command("list")
 def list_zoo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the networks that can be used at once, by name.
 
@@ -53,7 +54,7 @@ def list_zoo(
 @zoo_app.command("show")
 def show_zoo(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A network of lipcert zoo list.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the card of a network: what is proved of it, how it was trained, what the attacks found.
 
