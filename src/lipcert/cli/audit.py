@@ -10,8 +10,8 @@ import typer
 from rich.progress import Progress as Bar
 
 from lipcert.cli.console import make_folder, print_json, print_table, say
-from lipcert.cli.network import default_folder, home_folder, pick_device
 from lipcert.cli.options import Count, Data, Device, Network, Weights
+from lipcert.cli.places import default_folder, home_folder, pick_device
 from lipcert.errors import BrokenCertificateError, CheckpointError
 from lipcert.files import ATTACKED, AUDIT
 from lipcert.runs.naming import find_run

@@ -7,8 +7,8 @@ import typer
 
 from lipcert.cli.completion import network_names
 from lipcert.cli.console import make_folder, print_json, print_table, progress, say
-from lipcert.cli.network import default_folder, pick_device
 from lipcert.cli.options import Count, Data, Device, Weights
+from lipcert.cli.places import default_folder, pick_device
 from lipcert.errors import ArgumentError, choose
 from lipcert.files import CERTIFICATES, REPORT
 from lipcert.runs.naming import find_run

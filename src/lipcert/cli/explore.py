@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from lipcert.cli.console import say
-from lipcert.cli.network import pick_device
 from lipcert.cli.options import Data, Device, Network, Weights
+from lipcert.cli.places import pick_device
 from lipcert.runs.naming import find_run
 
 

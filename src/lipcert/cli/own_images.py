@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lipcert.cli.console import make_folder, progress, say, silence_pillow
-from lipcert.cli.network import pick_device
+from lipcert.cli.places import pick_device
 from lipcert.cli.show_pictures import report_problems, show
 from lipcert.errors import DataError
 from lipcert.files import CERTIFICATES, PICTURES, home_path

@@ -25,7 +25,7 @@ def selftest(
 
     lipcert selftest --device cuda
     """
-    from lipcert.cli.network import pick_device
+    from lipcert.cli.places import pick_device
     from lipcert.nn.selftest import selftest as run
 
     chosen = pick_device(device)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from lipcert.cli.console import say, silence_pillow
-from lipcert.cli.network import pick_device
 from lipcert.cli.options import Device, Network, Weights
+from lipcert.cli.places import pick_device
 from lipcert.errors import not_installed
 from lipcert.runs.naming import find_run
 

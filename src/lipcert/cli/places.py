@@ -1,4 +1,4 @@
-"""Output folders of commands, and the device that they run on."""
+"""Where a command writes, and the device that it runs on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
