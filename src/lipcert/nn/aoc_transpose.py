@@ -1,11 +1,12 @@
 """The transposed form of AOC: orthogonal convolutions that enlarge maps."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipcert.errors import ArgumentError
 from lipcert.kernels.circular import circular_conv_transpose2d
 from lipcert.nn.aoc import AOC
+from lipcert.nn.bias import copied_bias, new_bias
 from lipcert.nn.contract import LipschitzModule
 from lipcert.operators.convolution import TransposedConvolution
 from lipcert.operators.operator import Shape
@@ -61,10 +62,7 @@ class AOCTranspose2d(LipschitzModule):
         )  # fmt: skip
         if self.adjoint.rearranges:
             raise ArgumentError("kernel_size: AOCTranspose2d takes 3 or 5 at stride 2, got 1")
-        self.bias: nn.Parameter | None = None
-        if bias:
-            limit = out_channels**-0.5
-            self.bias = nn.Parameter(self.adjoint.weight.new_empty(out_channels).uniform_(-limit, limit))
+        self.bias = new_bias(out_channels, out_channels**-0.5, device, dtype) if bias else None
 
     @property
     def orthogonality_error(self) -> float:
@@ -95,5 +93,5 @@ class AOCTranspose2d(LipschitzModule):
         """One transposed convolution with the finished kernel."""
         self.output_shape(input_shape)
         with torch.inference_mode(False), torch.no_grad():
-            bias = None if self.bias is None else self.bias.detach().clone()
-            return TransposedConvolution(self.adjoint.frozen_kernel(), bias, **self.adjoint.steps)
+            kernel, bias = self.adjoint.frozen_kernel(), copied_bias(self.bias)
+            return TransposedConvolution(kernel, bias, **self.adjoint.steps)

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipcert.errors import ArgumentError, check_positive
 from lipcert.kernels.channels import space_to_depth
 from lipcert.kernels.eager import eager
 from lipcert.kernels.precision import without_autocast
+from lipcert.nn.bias import copied_bias, new_bias
 from lipcert.nn.cache import WeightCache
 from lipcert.nn.contract import LipschitzModule
 from lipcert.operators.operator import Operator, Shape
@@ -73,11 +74,8 @@ class LipschitzConv2d(LipschitzModule):
         self.map_channels = 4 * in_channels if self.rearranges else in_channels
         self.channels = max(self.map_channels, out_channels)
         self.cache = WeightCache()
-        self.bias: nn.Parameter | None = None
-        if bias:
-            limit = self.bias_size**-0.5
-            start = torch.empty(self.bias_size, device=device, dtype=dtype).uniform_(-limit, limit)
-            self.bias = nn.Parameter(start)
+        count = self.bias_size
+        self.bias = new_bias(count, count**-0.5, device, dtype) if bias else None
         self.make_weights(device, dtype)
 
     def make_weights(self, device: Device, dtype: torch.dtype | None) -> None:
@@ -112,7 +110,7 @@ class LipschitzConv2d(LipschitzModule):
 
     def frozen_bias(self) -> Tensor | None:
         """A copy of the bias."""
-        return None if self.bias is None else self.bias.detach().clone()
+        return copied_bias(self.bias)
 
     @eager
     def forward(self, x: Tensor) -> Tensor:

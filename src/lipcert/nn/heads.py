@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError, check_positive
 from lipcert.kernels import margins
+from lipcert.nn.bias import copied_bias, new_bias
 from lipcert.nn.composition import Mirrored
 from lipcert.nn.contract import LipschitzModule, register_head
 from lipcert.nn.linear import OrthogonalLinear
@@ -102,7 +103,7 @@ class ConstantHead(Head):
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ArgumentError(f"bias: expected {weight.shape[0]} numbers, got shape {tuple(bias.shape)}")
         self.register_buffer("weight", weight.detach().clone())
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("bias", copied_bias(bias))
 
     def logits(self, x: Tensor) -> Tensor:
         """W x + b."""
@@ -115,7 +116,7 @@ class ConstantHead(Head):
     def freeze(self, input_shape: Shape) -> Matrix:
         """The rows and biases."""
         self.output_shape(input_shape)
-        return Matrix(self.weight.clone(), None if self.bias is None else self.bias.clone())
+        return Matrix(self.weight.clone(), copied_bias(self.bias))
 
 
 class NormalizedLinear(Head):
@@ -155,11 +156,7 @@ class NormalizedLinear(Head):
         limit = in_features**-0.5
         weight = torch.empty(num_classes, in_features, device=device, dtype=dtype).uniform_(-limit, limit)
         self.weight = nn.Parameter(weight)
-        self.bias: nn.Parameter | None = None
-        if bias:
-            self.bias = nn.Parameter(
-                torch.empty(num_classes, device=device, dtype=dtype).uniform_(-limit, limit)
-            )
+        self.bias = new_bias(num_classes, limit, device, dtype) if bias else None
 
     def normalized_weight(self) -> Tensor:
         """The rows that multiply the features, each of unit norm."""
@@ -176,8 +173,7 @@ class NormalizedLinear(Head):
     def freeze(self, input_shape: Shape) -> Matrix:
         """The normalised rows."""
         self.output_shape(input_shape)
-        bias = None if self.bias is None else self.bias.detach().clone()
-        return Matrix(self.normalized_weight().detach(), bias)
+        return Matrix(self.normalized_weight().detach(), copied_bias(self.bias))
 
     def extra_repr(self) -> str:
         """The arguments, in the form of `nn.Linear`."""

@@ -13,6 +13,7 @@ from lipcert.kernels.cayley import cayley_transform
 from lipcert.kernels.eager import eager
 from lipcert.kernels.orthogonalize import polar_factor, rotation
 from lipcert.kernels.precision import at_least_single, without_autocast
+from lipcert.nn.bias import copied_bias, new_bias
 from lipcert.nn.cache import WeightCache
 from lipcert.nn.contract import LipschitzModule
 from lipcert.nn.determined import refuse_large_scale, refuse_undetermined
@@ -76,11 +77,7 @@ class OrthogonalLinear(LipschitzModule):
             else:
                 self.scale = nn.Parameter(torch.linalg.vector_norm(weight))
             self.weight = nn.Parameter(weight)
-        self.bias: nn.Parameter | None = None
-        if bias:
-            self.bias = nn.Parameter(
-                torch.empty(out_features, device=device, dtype=dtype).uniform_(-limit, limit)
-            )
+        self.bias = new_bias(out_features, limit, device, dtype) if bias else None
 
     @property
     def orthogonality_error(self) -> float:
@@ -140,8 +137,7 @@ class OrthogonalLinear(LipschitzModule):
             refuse_undetermined(self, self.weight)
         elif self.method == "cayley":
             refuse_large_scale(self, copy.deepcopy(self).double().orthogonality_error)
-        bias = None if self.bias is None else self.bias.detach().clone()
-        return Matrix(self._constant_matrix().contiguous(), bias)
+        return Matrix(self._constant_matrix().contiguous(), copied_bias(self.bias))
 
     def extra_repr(self) -> str:
         """The arguments, in the form of `nn.Linear`."""
