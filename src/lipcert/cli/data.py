@@ -21,10 +21,7 @@ Root = Annotated[
 
 
 @data_app.command("list")
-def list_data(
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
+def list_data(root: Root = None, as_json: Json = False) -> None:
     """List the datasets that lipcert knows by name, and whether they are on this machine.
 
     Examples:

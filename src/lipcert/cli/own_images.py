@@ -243,12 +243,7 @@ def _records(
 
     make_folder(out)
     names = hashlib.sha256("\n".join(map(str, files)).encode(errors="surrogateescape")).hexdigest()
-    header = header_of(
-        out,
-        Images(None, names, len(files)),
-        network=network,
-        file=run.proved_file(out),
-    )
+    header = header_of(out, Images(None, names, len(files)), network=network, file=run.proved_file(out))
     header["command"] = as_text(header["command"])
     done = 0
     try:

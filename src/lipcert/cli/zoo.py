@@ -37,14 +37,7 @@ def list_zoo(
     print_table(
         "Networks that ship with lipcert",
         ["Name", "MB", "Standard", *RADII],
-        [
-            [
-                row["name"],
-                f"{row['megabytes']:.1f}",
-                *_shares(row["card"]),
-            ]
-            for row in rows
-        ],
+        [[row["name"], f"{row['megabytes']:.1f}", *_shares(row["card"])] for row in rows],
         numbers=5,
     )
     say("Right, and right and certified, on the test images. More: lipcert zoo show NAME")

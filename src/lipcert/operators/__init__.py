@@ -1,11 +1,6 @@
 """Frozen operators: the closed set that everything which speaks of a guarantee works on."""
 
-from lipcert.operators.activations import (
-    GroupSort,
-    Householder,
-    HouseholderND,
-    HouseholderOrder,
-)
+from lipcert.operators.activations import GroupSort, Householder, HouseholderND, HouseholderOrder
 from lipcert.operators.channels import ChannelAffine
 from lipcert.operators.convolution import (
     CircularConvolution,

@@ -69,11 +69,7 @@ def render(runs: Sequence[Run], comparisons: Mapping[str, Comparison] | None = N
             "report it alone"
         )
     template = "report.html" if len(runs) == 1 else "comparison.html"
-    shared: dict[str, Any] = {
-        "style": Markup(_template("style.css")),
-        "columns": COLUMNS,
-        "radii": RADII,
-    }
+    shared: dict[str, Any] = {"style": Markup(_template("style.css")), "columns": COLUMNS, "radii": RADII}
     if unlabelled:
         template, context = "pictures.html", _own_pictures(runs[0])
     elif len(runs) == 1:
