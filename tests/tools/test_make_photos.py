@@ -25,7 +25,7 @@ def test_every_tenth_class_has_its_pictures(tmp_path: Path, monkeypatch: pytest.
     make_photos.write_photos(tmp_path / "photos", each=2, test_each=3, first_class=4)
     found = find_images(tmp_path / "photos")
     assert (found.classes, found.labels.tolist()) == (("class 04", "class 14"), [0, 0, 1, 1])
-    sizes = {tuple(read_image(file).shape) for file in found.files}
+    sizes = {tuple(read_image(file).levels.shape) for file in found.files}
     assert len(sizes) == 4
     test = load_folder(tmp_path / "photos", split="test", image_size=32)
     assert test.labels.tolist() == [0, 0, 0, 1, 1, 1]
