@@ -71,6 +71,7 @@ def _training(run: Run) -> dict[str, Any]:
         "gamma": run.config.gamma,
         "seed": run.config.seed,
         "held_out": run.config.held_out,
+        "mirrored": run.config.mirrored,
         "epochs": run.summary.epochs,
         "hours": run.hours,
         "cpu": run.environment.get("cpu"),

@@ -90,7 +90,7 @@ def _changes(card: dict[str, Any]) -> str:
     """What was done to the network of the run before it was proved."""
     done = ["rounding to bfloat16"]
     done += ["averaging"] if "averaged_with" in card["training"] else []
-    done += ["mirroring"] if card.get("mirrored") else []
+    done += ["mirroring"] if card.get("mirrored") and not card["training"].get("mirrored") else []
     return " and ".join(done)
 
 
