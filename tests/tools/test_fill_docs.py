@@ -188,7 +188,7 @@ def test_the_curves_are_of_the_networks_that_ship(tmp_path: Path, monkeypatch: p
     assert shown.keys() == proved_networks().keys()
     for name, outcomes in shown.items():
         assert outcomes.accuracy().standard == card(name)["standard"]
-    assert drawn[0][1].values["standard"] == 75.31
+    assert drawn[0][1].values["standard"] == 76.34  # of LipConvnet-20
 
 
 def test_examples_of_docstrings_become_code() -> None:
