@@ -229,6 +229,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "not-run": lambda: results.not_run(records(), {t.name: missing for t, _, missing in paper_tables()}),
     "machines": lambda: results.machines(records()),
     "lab-dial": lambda: lab.table("dial"),
+    "lab-crops": lambda: lab.table("crops"),
     "lab-recipe": lambda: lab.table("recipe"),
 }
 

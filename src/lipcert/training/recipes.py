@@ -93,6 +93,7 @@ def _fast(given: Mapping[str, Any]) -> Chosen:
         "schedule": "onecycle",
         "ema": 0.99 if images.count < SMALL else 0.995,
         "augment": "fitted",
+        "border": "reflect",
         "precision": _precision(),
         "epochs": 30 if images.count < SMALL else 18,
     }
