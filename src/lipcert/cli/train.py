@@ -14,8 +14,8 @@ from lipcert.files import CONFIG, home_path
 from lipcert.runs.config import TrainConfig, options, read_options
 
 DECIDED = (
-    "image_size", "augment", "border", "depth", "head", "width", "series", "start_from", "epochs", "batch_size",
-    "optimizer", "lr", "nesterov", "schedule", "ema", "precision",
+    "image_size", "augment", "border", "depth", "head", "width", "series", "start_from", "epochs",
+    "batch_size", "optimizer", "lr", "nesterov", "schedule", "ema", "precision",
 )  # fmt: skip
 """Options that a recipe decides where they are not given."""
 
