@@ -182,9 +182,9 @@ def ten_minutes() -> str:
     machine = found[0].environment
     return (
         f"`lipcert train --data cifar10 --minutes 10` gave {' / '.join(values)} (percent of the test "
-        f"images: right, then right and certified at {', '.join(RADII)}), on {machine['threads']} threads of an "
-        f"{machine['cpu']} with bfloat16 instructions, certified as the mean over a picture and its mirror "
-        "image. The paper's LipConvnet-5, twice as wide and trained for 200 epochs, has "
+        f"images: right, then right and certified at {', '.join(RADII)}), on {machine['threads']} threads of "
+        f"an {machine['cpu']} with bfloat16 instructions, certified as the mean over a picture and its "
+        "mirror image. The paper's LipConvnet-5, twice as wide and trained for 200 epochs, has "
         f"{' / '.join(printed[column] for column in COLUMNS)}."
     )
 
