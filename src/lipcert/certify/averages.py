@@ -1,6 +1,7 @@
 """Averages of networks, and over an image and its mirror image; of modules or of proved networks."""
 
 import math
+import reprlib
 from collections.abc import Sequence as Several
 from dataclasses import replace
 from functools import partial
@@ -83,13 +84,23 @@ def _average(networks: list[ProvedNetwork], weights: list[float]) -> ProvedNetwo
         for name in ("input_shape", "classes"):
             if getattr(other, name) != getattr(first, name):
                 raise ArgumentError(
-                    f"models[{k}]: expected the {name} of the first network, {getattr(first, name)}, "
-                    f"got {getattr(other, name)}"
+                    f"models[{k}]: expected the {name} of the first network, {_short(getattr(first, name))}, "
+                    f"got {_short(getattr(other, name))}"
                 )
     branches = tuple(_at(f"models.{k}.", network.operator) for k, network in enumerate(networks))
     names = list(dict.fromkeys(network.name for network in networks))
     title = f"average of {len(networks)}: {'; '.join(names)}"
     return ProvedNetwork(WeightedSum(branches, tuple(weights)), first.input_shape, first.classes, title)
+
+
+def _short(values: tuple[object, ...]) -> str:
+    """The first six, and how many there are: a hundred classes would bury the message.
+
+    >>> _short(tuple(range(8)))
+    '(0, 1, 2, 3, 4, 5, ...), 8 in all'
+    """
+    shown = reprlib.repr(values)
+    return shown if len(values) <= 6 else f"{shown}, {len(values)} in all"
 
 
 def _at(prefix: str, operator: Operator) -> Operator:
