@@ -27,9 +27,9 @@ from lipcert.runs.config import TrainConfig
 from lipcert.runs.metrics import read_metrics
 from lipcert.training.devices import make_fabric
 from lipcert.training.interruption import Interruption
-from lipcert.training.loop import Trainer
 from lipcert.training.progress import Silent
 from lipcert.training.recipes import apply_recipe
+from lipcert.training.trainer import Trainer
 from tools.bench.tables import markdown_table, read_record
 
 RECORD = Path(__file__).parents[1] / "results/lab.jsonl"

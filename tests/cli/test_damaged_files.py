@@ -242,8 +242,8 @@ def read_what_is_drawn(run: Run, _: object) -> dict[str, object]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained, and nothing drawn: a picture is the same slow code for all numbers."""
-    monkeypatch.setattr("lipcert.training.loop.Trainer.run", lambda self: None)
-    monkeypatch.setattr("lipcert.training.loop.Trainer.finish", lambda self: None)
+    monkeypatch.setattr("lipcert.training.trainer.Trainer.run", lambda self: None)
+    monkeypatch.setattr("lipcert.training.trainer.Trainer.finish", lambda self: None)
     monkeypatch.setattr("lipcert.report.page.run_pictures", read_what_is_drawn)
     monkeypatch.setattr(
         "lipcert.report.page.comparison_pictures", lambda runs: [(run.records, run.metrics) for run in runs]

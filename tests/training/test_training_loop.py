@@ -23,7 +23,7 @@ from lipcert.runs.checkpoint import CHECKPOINT, read_checkpoint
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.metrics import read_metrics
 from lipcert.runs.summary import RunSummary
-from lipcert.training import loop
+from lipcert.training import loop, trainer
 from lipcert.training.evaluation import proved_accuracy, selection_score
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
@@ -163,7 +163,7 @@ def test_best_is_chosen_on_held_out_images_by_all_accuracies(whole, tmp_path, mo
         shown = dict(zip(RADII, certified, strict=True))
         return {"label": "x", "images": 1, "standard": standard, "certified": shown}
 
-    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    monkeypatch.setattr(trainer, "held_out_accuracy", measured)
     best = train(QUICK, tmp_path / "run").best
     assert best["step"] == 15
     assert best["selected_by"].startswith("the last model whose mean of standard and certified accuracies ")
@@ -320,7 +320,7 @@ def test_the_better_of_model_and_average_is_the_best(tmp_path, monkeypatch, chos
         share = next(shares)
         return {"label": "x", "images": 1, "standard": share, "certified": dict.fromkeys(RADII, share)}
 
-    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    monkeypatch.setattr(trainer, "held_out_accuracy", measured)
     progress = StopAt(-1)
     summary = train(with_options(ema=0.5, epochs=1), tmp_path, progress=progress)
     assert (summary.best["step"], summary.best["weights"], summary.best["standard"]) == (5, chosen, 0.5)
@@ -569,7 +569,7 @@ def test_bf16_without_instructions_is_said_to_be_slow(tmp_path, monkeypatch, pre
 @pytest.mark.parametrize("options", [{}, {"optimizer": "muon", "ema": 0.9}])
 def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path, monkeypatch, options):
     config = with_options(minutes=0.03, epochs=1, **options)
-    monkeypatch.setattr(loop, "fitting_steps", lambda *_: 12)  # on any machine
+    monkeypatch.setattr(trainer, "fitting_steps", lambda *_: 12)  # on any machine
     progress = StopAt(6)
     with pytest.raises(Interrupted):
         train(config, tmp_path, progress=progress)
@@ -581,7 +581,7 @@ def test_time_budget_fixes_the_steps_once_and_resumes_to_the_same_bits(tmp_path,
     summary = train(config, tmp_path, resume=True)
     assert summary.steps == total
     # The measurement leaves no trace: the same number of steps without a budget ends in the same bits.
-    monkeypatch.setattr(loop.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
+    monkeypatch.setattr(trainer.Trainer, "_fit_to_budget", lambda self, seconds: fix_steps(self, total))
     train(config, tmp_path / "plain")
     assert_same_bits(weights(tmp_path), weights(tmp_path / "plain"))
     assert_same_bits(*(load_file(out / CHECKPOINT) for out in (tmp_path, tmp_path / "plain")))
@@ -620,7 +620,7 @@ def test_the_best_model_is_the_last_within_a_standard_error_of_the_highest(
         same = dict.fromkeys(RADII, share)
         return {"label": "x", "images": images, "standard": share, "certified": same}
 
-    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    monkeypatch.setattr(trainer, "held_out_accuracy", measured)
     out = tmp_path / "run"
     best = train(with_options(), out).best
     assert (best["step"], best["highest_score"]) == (step, pytest.approx(max(scores)))
@@ -633,7 +633,7 @@ def test_a_run_that_is_interrupted_at_a_tie_ends_with_the_same_best_model(tmp_pa
     def measured(*_):
         return {"label": "x", "images": 1, "standard": 1.0, "certified": dict.fromkeys(RADII, 1.0)}
 
-    monkeypatch.setattr(loop, "held_out_accuracy", measured)
+    monkeypatch.setattr(trainer, "held_out_accuracy", measured)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     best = train(with_options(), whole).best
     with pytest.raises(Interrupted):
@@ -696,9 +696,11 @@ class Minutes(Silent):
 
 
 def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
-    clock, saved, real = Minutes(), [], loop.write_checkpoint
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(loop, "write_checkpoint", lambda *a, **k: (saved.append(a[-1].step), real(*a, **k)))
+    clock, saved, real = Minutes(), [], trainer.write_checkpoint
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(
+        trainer, "write_checkpoint", lambda *a, **k: (saved.append(a[-1].step), real(*a, **k))
+    )
     train(with_options(checkpoint_every="5m"), tmp_path / "run", progress=clock)
     assert saved == [6, 12, 15]  # five minutes after the last one, and at the end
 
@@ -710,7 +712,7 @@ def test_where_best_and_last_differ_each_has_its_own_numbers(tmp_path, monkeypat
         share = next(shares)
         return {"label": "x", "images": 1000, "standard": share, "certified": dict.fromkeys(RADII, share)}
 
-    monkeypatch.setattr(loop, "held_out_accuracy", falling)
+    monkeypatch.setattr(trainer, "held_out_accuracy", falling)
     summary = train(QUICK, tmp_path / "run")
     images = load("digits", split="test")
     for name, file, step in (("best", "best.safetensors", 5), ("last", "model.safetensors", 15)):

@@ -22,7 +22,7 @@ from lipcert.models.storage import load as load_weights
 from lipcert.models.storage import weights_hash
 from lipcert.runs.config import TrainConfig
 from lipcert.runs.naming import find_run
-from lipcert.training import loop
+from lipcert.training import trainer
 from lipcert.training.interruption import Interrupted
 from lipcert.training.loop import train
 from lipcert.training.parts import Split
@@ -45,7 +45,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return {"label": "x", "images": 1000, "standard": share, "certified": dict.fromkeys(RADII, share)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "held_out_accuracy", falling)
+        patch.setattr(trainer, "held_out_accuracy", falling)
         assert train(replace(QUICK, epochs=2), out).best["step"] == 5
     return out
 

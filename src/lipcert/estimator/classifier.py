@@ -39,10 +39,10 @@ from lipcert.runs.config import TrainConfig, options
 from lipcert.runs.naming import find_run
 from lipcert.training.devices import make_fabric
 from lipcert.training.interruption import Interruption
-from lipcert.training.loop import Trainer
 from lipcert.training.parts import Split
 from lipcert.training.progress import PlainLines, Silent
 from lipcert.training.start import network_options, weights_of
+from lipcert.training.trainer import Trainer
 
 NOT_HERE = frozenset(
     {"data", "image_size", "start_from", "held_out", "eval_every", "seed", "devices", "nodes", "minutes"}

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 from lipcert.runs.config import TrainConfig
 from lipcert.training.devices import make_fabric, restored_settings
 from lipcert.training.interruption import Interruption
-from lipcert.training.loop import Trainer
 from lipcert.training.parts import Split
 from lipcert.training.progress import Silent
+from lipcert.training.trainer import Trainer
 
 STEPS = 2
 """The second step finds what the first one left: the state of the optimizer, the average of the weights."""
