@@ -3,6 +3,9 @@
 import hashlib
 import json
 import math
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -390,3 +393,27 @@ def test_a_map_that_would_use_up_memory_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="more than 67,108,864 numbers"):
         read_network(forge(tmp_path / "file", enlarge))
+
+
+BLAS = """
+import sys, torch, lipcert as lc
+torch.set_num_threads(1)
+network = lc.load("lipconvnet5-cifar10")
+certificates = network.certify(torch.rand(40, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+torch.save((network.hash, certificates.prediction, certificates.radius), sys.argv[1])
+"""
+
+
+def test_a_file_is_the_same_classifier_on_every_path_of_blas(tmp_path: Path) -> None:
+    found = []
+    for path in ("COMPATIBLE", "AVX2"):
+        file = tmp_path / f"{path}.pt"
+        environment = os.environ | {"MKL_CBWR": path}
+        subprocess.run([sys.executable, "-c", BLAS, str(file)], check=True, env=environment, timeout=200)
+        found.append(torch.load(file))
+    (one_hash, one_prediction, one_radius), (other_hash, other_prediction, other_radius) = found
+    assert one_hash == other_hash
+    assert torch.equal(one_prediction, other_prediction)
+    if torch.equal(one_radius, other_radius):
+        pytest.skip("this processor runs the same kernels on both paths of BLAS")
+    torch.testing.assert_close(one_radius, other_radius, rtol=0, atol=1e-10)

@@ -716,3 +716,20 @@ def test_a_number_counts_as_it_is_when_it_is_used() -> None:
     model, images = Own(forward, head=linear(3)).double(), torch.rand(3, *SHAPE, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(lc.prove(model, SHAPE).logits(images), model(images))
+
+
+class _Subclass(nn.Conv2d):
+    """A convolution that somebody derived from torch's."""
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(_Subclass(2, 2, 1), nn.Flatten()), "use nn.Conv2d itself, .* not a subclass"),
+        (Own(lambda m, x: x.reshape(len(x), -1)), r"x.shape\[0\] is the size of its batch"),
+    ],
+    ids=["subclass", "len"],
+)
+def test_refusals_name_what_to_write_instead(model: nn.Module, message: str) -> None:
+    with pytest.raises(NotProvedError, match=message):
+        lc.prove(model, SHAPE)

@@ -31,4 +31,4 @@ def test_networks_of_other_classes_are_refused(command: Command, tmp_path: Path)
         "average", tmp_path / "2.safetensors", tmp_path / "3.safetensors", "--out", tmp_path / "a.safetensors"
     )
     assert found.code == 2
-    assert "expected the classes of the first network" in " ".join(found.err.split())
+    assert "3.safetensors: expected the classes of the first network" in " ".join(found.err.split())

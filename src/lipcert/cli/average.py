@@ -8,6 +8,7 @@ import typer
 
 from lipcert.cli.completion import network_names
 from lipcert.cli.console import say
+from lipcert.errors import ArgumentError
 from lipcert.runs.naming import find_run
 
 
@@ -39,7 +40,13 @@ def average(
     from lipcert.certify.averages import mirrored
     from lipcert.certify.curve import shown_bound
 
-    network = runs[0].network if len(runs) == 1 else average_of([run.network for run in runs])
+    try:
+        network = runs[0].network if len(runs) == 1 else average_of([run.network for run in runs])
+    except ArgumentError as error:
+        message = str(error)
+        for k, name in enumerate(named):
+            message = message.replace(f"models[{k}]", str(name))
+        raise ArgumentError(message) from error
     network = mirrored(network) if mirror else network
     network.save(out)
     say(f"{out}: {network.name}, {out.stat().st_size / 1e6:.1f} MB, SHA-256 {network.hash[:16]}...")

@@ -14,6 +14,7 @@ from torch import fx, nn
 
 from lipcert.errors import ArgumentError, NotProvedError
 from lipcert.models.functions import BATCH, METHODS, MODULES, NAMES, SINGLE, axis_of, pieces
+from lipcert.models.plain import PLAIN, is_plain_sequence
 from lipcert.operators import (
     ChannelAffine,
     ChannelSlice,
@@ -369,21 +370,17 @@ class GraphReader:
         return Number.of(value)
 
     def _unknown(self, name: str) -> NotProvedError:
-        return self._refused(f"the function {name}", "use a layer of lipcert in its place")
+        plain = next((kind.__name__ for kind in PLAIN if isinstance(self.module, kind)), None)
+        return self._refused(
+            f"the function {name}",
+            f"use nn.{plain} itself, which is read by its exact type, not a subclass"
+            if plain
+            else "use a layer of lipcert in its place",
+        )
 
     def _refused(self, what: str, remedy: str) -> NotProvedError:
         kind = type(self.module).__name__
         return NotProvedError(f"{self.path or 'model'}: {what} in {kind} has no proved bound; {remedy}")
-
-
-def is_plain_sequence(module: nn.Module) -> bool:
-    """Whether a module calls its children one after the other, as a Sequential of torch does."""
-    kind = type(module)
-    return (
-        isinstance(module, nn.Sequential)
-        and kind.forward is nn.Sequential.forward
-        and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
-    )
 
 
 def _makes_new_numbers(operator: Operator) -> bool:

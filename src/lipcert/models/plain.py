@@ -227,3 +227,13 @@ PLAIN: dict[type[nn.Module], Callable[[Any, Shape], Operator]] = {
     nn.Upsample: _upsample,
 }
 """Modules of torch that are known."""
+
+
+def is_plain_sequence(module: nn.Module) -> bool:
+    """Whether a module calls its children one after the other, as a Sequential of torch does."""
+    kind = type(module)
+    return (
+        isinstance(module, nn.Sequential)
+        and kind.forward is nn.Sequential.forward
+        and kind.__iter__ is nn.Sequential.__iter__  # type: ignore[attr-defined]
+    )

@@ -11,8 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from lipcert.errors import ArgumentError, LipcertError, NotProvedError
 from lipcert.models.folding import fold
-from lipcert.models.graph import is_plain_sequence
-from lipcert.models.plain import PLAIN
+from lipcert.models.plain import PLAIN, is_plain_sequence
 from lipcert.models.trace import trace
 from lipcert.nn.contract import LipschitzModule
 from lipcert.nn.wrappers import unwrap

@@ -35,6 +35,9 @@ class _Value(fx.Proxy):
     def __itruediv__(self, other: Any) -> "_Value":
         return self._change(python.itruediv, other)
 
+    def __len__(self) -> int:
+        raise TypeError("it calls len of a tensor; x.shape[0] is the size of its batch")
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Only what the tracer keeps: `x.data = y` would be lost."""
         if name not in ("tracer", "node"):
