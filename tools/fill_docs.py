@@ -28,6 +28,7 @@ from lipcert.report.style import write_png
 from lipcert.runs.config import PANELS, TrainConfig
 from lipcert.runs.config import options as config_options
 from lipcert.runs.run import Run
+from lipcert.training.parts import fitted_padding
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import card as card_of
 from lipcert.zoo import certificates
@@ -127,16 +128,24 @@ def budgets(folder: Path = RESULTS) -> str:
             [
                 str(config.width),
                 f"{runs[0].summary.epochs:.0f}",
-                f"{config.optimizer}{', averaged' if config.ema else ''}",
+                f"{config.optimizer}{', averaged' if config.ema else ''}"
+                f"{', mirrored' if config.mirrored else ''}",
                 config.series,
                 f"{config.lr:g}",
-                str(4 if config.crop is None else config.crop),
+                str(_padding(config, runs[0].summary.epochs)),
                 f"{results.core_hours(runs[0]):.1f}",
                 *means([on_test_images(run) for run in runs]),
             ]
         )
     head = ["width", "epochs", "optimizer", "series", "lr", "crops padded by", "core hours", *COLUMNS]
     return markdown_table(head, rows, numbers=len(head))
+
+
+def _padding(config: TrainConfig, epochs: float) -> int:
+    """Padding of the crops, in pixels of CIFAR's images."""
+    if config.crop is not None:
+        return config.crop
+    return fitted_padding(epochs, 32) if config.augment == "fitted" else 4
 
 
 def folder_runs(folder: Path = RESULTS / "folder") -> str:

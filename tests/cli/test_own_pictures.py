@@ -53,7 +53,9 @@ def test_honest_pictures_are_verified(command: Command, own: Path) -> None:
     assert "1 of 3 certificates derived again" in result.out
     assert "The records are of 3 of the 4 pictures." in result.out
     told = " ".join(result.out.split())
-    assert "the other 2 certificates, of which files, sizes and radii in the originals alone were" in told
+    assert (
+        "the other 2 certificates: only their files, sizes and radii in the originals were compared" in told
+    )
     assert "label" not in told
 
 
@@ -166,6 +168,13 @@ def test_pictures_none_of_which_could_be_read(command: Command, trained: Path, t
         result = command(name, tmp_path / "own")
         assert (result.code, len(result.err.strip().splitlines())) == (2, 1)
         assert "certifies nothing, because none of its 1 pictures could be read" in result.err
+
+
+def test_report_of_pictures_names_those_left_out(command: Command, own: Path) -> None:
+    assert command("report", own).code == 0
+    page = (own / "report.html").read_text()
+    assert page.count("3.png") == 1
+    assert "cannot be read" in page[page.index("3.png") :]
 
 
 def test_report_of_pictures_has_no_accuracy(command: Command, own: Path, tmp_path: Path) -> None:

@@ -43,11 +43,21 @@ def test_true_records_are_verified(command: Command, certified: Path) -> None:
     result = command("verify", certified, "--sample", 4)
     assert (result.code, result.err) == (0, "")
     assert "4 of 12 certificates derived again in numpy from the network's file: all agree" in result.out
-    assert "Not derived: the other 8 certificates" in result.out
-    assert "how much rounding adds elsewhere in a ball" in result.out
+    assert "Not derived:\n- the other 8 certificates: only their labels were compared" in result.out
+    assert "the rounding error at other points of a ball" in result.out
     found = json.loads(command("verify", certified / "certificates.jsonl", "--json").out)
     assert (len(found["checked"]), found["problems"]) == (12, [])
     assert all(abs(layer["derived"] - layer["stated"]) < 1e-6 for layer in found["layers"])
+
+
+def test_records_may_have_another_name_and_place(command: Command, certified: Path) -> None:
+    records, alone = certified / "certificates.jsonl", certified.parent / "their.jsonl"
+    shutil.copyfile(records, alone)
+    named = command("verify", alone, "--network", certified / "net.proved.safetensors", "--sample", 1)
+    assert (named.code, named.err) == (0, "")
+    result = command("verify", alone, "--sample", 1)
+    assert result.code == 2
+    assert "is missing; name the network with --network" in " ".join(result.err.split())
 
 
 def test_records_of_a_network_without_names_for_its_classes_are_verified(

@@ -122,6 +122,15 @@ def test_training_curves(runs: int) -> None:
     assert list(lines[-1].get_ydata()) == pytest.approx(wanted)
 
 
+def test_the_better_of_weights_and_average_is_drawn() -> None:
+    record = {"kind": "epoch", "epoch": 1, "loss": 1.0, "best": True}
+    low, high = ({"standard": share, "certified": dict.fromkeys(RADII, share)} for share in (0.2, 0.6))
+    for better, expected in (("average", 60), ("raw", 20)):
+        metrics = [record | {"held_out": low, "held_out_average": high, "better": better}]
+        above, _ = training_figure({"run": metrics}).axes
+        assert {y for line in above.get_lines() for y in line.get_ydata()} == {expected}
+
+
 def layer(theta: list[float]) -> LearnedAngles:
     angles = torch.tensor(theta, dtype=torch.float64)
     return LearnedAngles("body.stage1.activation1", (Householder(angles),))

@@ -5,14 +5,16 @@ from dataclasses import fields
 from inspect import signature
 
 import pytest
+from PIL import Image
 
 from lipcert.cli import app as app_module
 from lipcert.cli import main
 from lipcert.cli.train import collect_options, free_folder, train
-from lipcert.errors import ArgumentError, BrokenCertificateError
+from lipcert.errors import ArgumentError, BrokenCertificateError, DataError
 from lipcert.runs.config import TrainConfig
 from lipcert.training import devices, recipes
 from lipcert.training.interruption import Interrupted
+from lipcert.training.parts import load_split
 
 QUICK = ["--data", "digits", "--width", "2", "--epochs", "1", "--batch-size", "512", "--threads", "1"]
 
@@ -143,9 +145,28 @@ def test_the_recipe_decides_what_is_not_given(tmp_path):
     assert options(crop=3).augment == "crop-flip"
     assert (fast.border, options("paper").border) == ("reflect", "black")
     assert options("paper") == TrainConfig(series="exponential")
+    for wrong in ({"devices": 0}, {"nodes": 0}, {"batch_size": 0}):
+        with pytest.raises(ArgumentError, match=r"expected a number in \[1, "):
+            options(**wrong)
     assert options("paper", conv="bcop", depth=15) == TrainConfig(conv="bcop", depth=15)
     with pytest.raises(ArgumentError, match="recipe: expected one of fast, paper, got 'fest'; did you mean"):
         options("fest")
+
+
+def test_a_recipe_looks_at_a_folder_as_training_reads_it(tmp_path):
+    photos = tmp_path / "photos"
+    for name, count in (("a", 3), ("b", 2)):
+        (photos / name).mkdir(parents=True)
+        for k in range(count):
+            Image.new("RGB", (32, 32), (80 * k, 0, 0)).save(photos / name / f"{k}.png")
+    (photos / "a" / "._0.png").write_bytes(b"")
+    _, said = collect_options({"data": str(photos)}, out=tmp_path / "new", config=None, resume=False)
+    assert said.startswith("for 5 pictures of 2 classes")
+    with pytest.raises(ArgumentError, match="class 'b' has one image besides those for testing"):
+        load_split(TrainConfig(data=str(photos), image_size=32))
+    (photos / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: the class has no image"):
+        collect_options({"data": str(photos)}, out=tmp_path / "new", config=None, resume=False)
 
 
 @pytest.fixture
@@ -166,7 +187,7 @@ def test_a_folder_of_photographs_starts_from_the_zoo(photos, tmp_path):
     assert (options.mirrored, options.eval_every) == (True, 5)
     for part in (
         "for 80 pictures of 2 classes",
-        "network: the weights of lipconvnet5-cifar10, because it was trained on photos",
+        "network: the weights of lipconvnet5-cifar10, because it was trained on photographs",
         "pictures: cut to their centre square and resized to 32x32, as its own were; in training mirrored "
         "and shifted by up to 2 pixels",
         "length: 30 epochs of 3 steps",

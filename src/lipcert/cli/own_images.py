@@ -100,7 +100,7 @@ def find_pictures(named: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in map(home_path, named):
         if place.is_dir():
-            inside = [file for file in sorted(place.rglob("*")) if _is_picture(file, place)]
+            inside = _inside(place)
             if not inside:
                 raise DataError(f"{place}: expected pictures in this folder, got no PNG, JPEG or WebP file")
             found |= dict.fromkeys(inside)
@@ -110,10 +110,17 @@ def find_pictures(named: Sequence[Path]) -> list[Path]:
             matches = sorted(map(Path, glob(str(place), recursive=True)))
             if not matches:
                 raise DataError(f"{place}: expected pictures, but nothing matches this pattern")
-            found |= dict.fromkeys(find_pictures(matches))
+            for match in matches:  # a folder without pictures is none of those that were meant
+                found |= dict.fromkeys(_inside(match) if match.is_dir() else [match])
+            if not found:
+                raise DataError(f"{place}: expected pictures, but what matches this pattern has none")
         else:
             raise DataError(f"{place}: expected a picture or a folder: no such file or folder")
     return list(found)
+
+
+def _inside(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if _is_picture(file, folder)]
 
 
 def _is_picture(file: Path, folder: Path) -> bool:

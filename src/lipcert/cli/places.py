@@ -66,6 +66,8 @@ def pick_device(name: str) -> "torch.device":
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
         raise ArgumentError(
             f"device: expected auto, cpu, cuda or another device of this machine, got {name!r}"

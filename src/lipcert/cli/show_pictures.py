@@ -22,7 +22,8 @@ def report_problems(problems: Sequence[str], count: int) -> None:
     if not problems:
         return
     if len(problems) == 1:
-        others = f"; the other {count - 1:,} pictures are certified" if count > 1 else ""
+        others = f"; the other {count - 1:,} pictures are certified" if count > 2 else ""
+        others = "; the other picture is certified" if count == 2 else others
         raise DataError(problems[0] + others)
     for problem in problems[:PROBLEMS]:
         complain(problem, 2)

@@ -16,6 +16,7 @@ from lipcert.runs.config import TrainConfig, options, read_options
 DECIDED = (
     "image_size", "augment", "border", "depth", "head", "width", "series", "start_from", "epochs",
     "batch_size", "optimizer", "lr", "nesterov", "schedule", "ema", "precision",
+    "mirrored", "eval_every",
 )  # fmt: skip
 """Options that a recipe decides where they are not given."""
 

@@ -52,7 +52,9 @@ def verify(
     ] = 16,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", help="Seed of the sample; default: random, so that no sender can foresee it."),
+        typer.Option(
+            "--seed", help="Seed of the sample; default: random, so that no sender can foresee it.", min=0
+        ),
     ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch CIFAR if the records are of it and it is not here.")
@@ -84,6 +86,8 @@ def verify(
     place = _find(records)
     written = read_records(place)
     file = written.network_file if network is None else find_run(network).file
+    if network is None and not file.is_file():
+        raise CheckpointError(f"{file}, which {place} is about, is missing; name the network with --network")
     proved = read_network(file)
     shape = proved.input_shape
     pixels: Tensor | Callable[[int], Tensor]
@@ -134,7 +138,7 @@ def _find(named: Path) -> Path:
     """
     if named.is_dir():
         return named / CERTIFICATES
-    if named.name == CERTIFICATES:
+    if named.name == CERTIFICATES or (named.suffix == ".jsonl" and named.is_file()):
         return named
     if not named.exists() and (shipped := zoo.certificates().get(str(named))):
         return shipped
@@ -237,13 +241,18 @@ def _report(found: "Verification", written: "Records", images: str) -> str:
         shares = ", ".join(f"{accuracy[radius]:.2%} at {name}" for name, radius in RADII.items())
         claims = f"; they claim {accuracy.standard:.2%} right, and right and certified {shares}"
     rest = rows - len(found.checked)
-    others = f"the other {rest:,} certificates, of which {compared} alone were compared; " if rest else ""
+    others = f"\n- the other {rest:,} certificates: only their {compared} were compared" if rest else ""
     return (
         f"{len(found.checked)} of {rows:,} certificates derived again in numpy from the network's file: all "
-        f"agree. Derived: logits (margins differ by at most {found.margin_difference:.1e}, rounding here is "
-        f"below {found.tolerance:.1e}), radii, and the constants of all {len(found.layers)} operators by "
-        f"other methods than lipcert's ({shown_bound(found.lipschitz, 5)} from pixels to features; between "
-        f"these images distances grow at most {found.gain:.4f}-fold). The records are of {rows:,} of the "
-        f"{images}{claims}. Not derived: {others}how much rounding adds elsewhere in a ball, which the "
-        "records take off each margin. Images and records were read by lipcert's own code."
+        f"agree.\nThe records are of {rows:,} of the {images}{claims}.\n"
+        "Derived:\n"
+        f"- logits; margins differ by at most {found.margin_difference:.1e}, rounding here is below "
+        f"{found.tolerance:.1e}\n"
+        f"- constants of all {len(found.layers)} operators, by other methods than lipcert's: at most "
+        f"{shown_bound(found.lipschitz, 5)} from pixels to features (the largest ratio of distances between "
+        f"these images is {found.gain:.4f})\n"
+        "- radii, from the two\n"
+        f"Not derived:{others}\n"
+        "- the rounding error at other points of a ball: the one in the records is subtracted\n"
+        "- images and records themselves: lipcert's own code reads them"
     )

@@ -101,10 +101,16 @@ def trained_copy(layer: LipschitzModule, shape: Shape, steps: int = STEPS) -> Li
     return layer
 
 
+def _frozen(layer: LipschitzModule, shape: Shape) -> Operator:
+    operator = layer.freeze(shape)
+    _require(isinstance(operator, Operator), f"freeze returns {type(operator).__name__}, no operator")
+    return operator
+
+
 def operator_is_the_layer(layer: LipschitzModule, shape: Shape) -> str:
     """Evaluation computes the operator that freeze returns"""
     layer = layer.eval()
-    operator, x = layer.freeze(shape), _samples(layer, shape)
+    operator, x = _frozen(layer, shape), _samples(layer, shape)
     with torch.no_grad():
         found = layer(x)
         exact = operator.to(device="cpu", dtype=torch.float64).apply(x.cpu().double())
@@ -119,7 +125,7 @@ def operator_is_the_layer(layer: LipschitzModule, shape: Shape) -> str:
 
 def bound_holds(layer: LipschitzModule, shape: Shape) -> str:
     """The proved bound is not below the norm of the Jacobian"""
-    operator = layer.freeze(shape)
+    operator = _frozen(layer, shape)
     jacobian = dense_jacobian(operator.to(device="cpu", dtype=torch.float64).apply, shape)
     norm, bound = float(torch.linalg.matrix_norm(jacobian, 2)), operator.lipschitz_bound(shape)
     text = f"bound {bound:.8g}, Jacobian {norm:.8g}"
@@ -130,7 +136,7 @@ def bound_holds(layer: LipschitzModule, shape: Shape) -> str:
 def gradients_agree(layer: LipschitzModule, shape: Shape) -> str:
     """The gradient in the input is that of the operator"""
     layer = layer.eval()
-    operator, x = layer.freeze(shape), _samples(layer, shape).requires_grad_()
+    operator, x = _frozen(layer, shape), _samples(layer, shape).requires_grad_()
     y = layer(x)
     weights = torch.randn(y.shape, device="cpu", dtype=torch.float64)
     (found,) = torch.autograd.grad(y, x, weights.to(y))
@@ -182,9 +188,9 @@ def freezing_is_pure(layer: LipschitzModule, shape: Shape) -> str:
     layer = layer.train()
     state = {name: value.detach().clone() for name, value in layer.state_dict().items()}
     numbers = torch.get_rng_state()
-    operator = layer.freeze(shape)
+    operator = _frozen(layer, shape)
     _require(layer.training, "freeze changed the mode of the layer")
-    _require(operator == layer.eval().freeze(shape), "training and evaluation mode freeze differently")
+    _require(operator == _frozen(layer.eval(), shape), "training and evaluation mode freeze differently")
     _require(torch.equal(torch.get_rng_state(), numbers), "freeze drew random numbers")
     same = all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
     _require(same, "freeze changed the state of the layer")

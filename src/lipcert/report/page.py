@@ -12,7 +12,7 @@ from lipcert.certify.curve import RADII, shown, shown_bound
 from lipcert.errors import ArgumentError
 from lipcert.report.figures import Picture, comparison_pictures, run_pictures
 from lipcert.report.gallery import gallery
-from lipcert.report.own_pictures import by_prediction, one_by_one, summarise
+from lipcert.report.own_pictures import LISTED, by_prediction, one_by_one, summarise
 from lipcert.report.per_class import class_rows
 from lipcert.report.plots.curve import Reported
 from lipcert.report.style import to_svg
@@ -110,6 +110,7 @@ def _own_pictures(run: Run) -> dict[str, Any]:
         "pictures": _svgs(run_pictures(run, None)),
         "predictions": by_prediction(run.records),
         "rows": one_by_one(run.records),
+        "unread": run.records.unread[:LISTED],
     }
 
 

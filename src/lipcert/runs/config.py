@@ -109,7 +109,7 @@ class TrainConfig:
 
     data: str = option("cifar10", DATA, "digits, cifar10, cifar100, or a folder of images.")
     image_size: int | None = option(
-        None, DATA, "Side of the images in pixels; default: their own size.", "[1, 4096]"
+        None, DATA, "Side to which images are cut and resized, in pixels.", "[1, 4096]"
     )
     architecture: str = option(
         "lipconvnet",
@@ -219,7 +219,8 @@ class TrainConfig:
     crop: int | None = option(
         None,
         DATA,
-        "Padding of the random crops in pixels, 0: only flips; default: an eighth of the side.",
+        "Padding of the random crops in pixels, 0: only flips; if not given an eighth of the side, with "
+        "--augment fitted less in shorter runs.",
         "[0, 4096]",
     )
     border: str = option(
@@ -248,10 +249,8 @@ class TrainConfig:
     tensorboard: bool = option(False, RECORDS, "Also log to TensorBoard (needs the extra: log).")
 
     def __post_init__(self) -> None:
-        for name, (kind, about) in options().items():
-            value = build(kind, getattr(self, name), name)
-            about.check(name, value)
-            object.__setattr__(self, name, value)
+        for name in options():
+            object.__setattr__(self, name, checked_option(name, getattr(self, name)))
         if self.nesterov and self.momentum == 0:
             raise ArgumentError("nesterov: needs a momentum above 0, got momentum 0.0; drop one of the two")
         if self.crop is not None and not self.crops:
@@ -330,6 +329,18 @@ def options() -> dict[str, tuple[Any, Option]]:
     """Type and description of every option, by name."""
     kinds = get_type_hints(TrainConfig)
     return {field.name: (kinds[field.name], field.metadata["option"]) for field in fields(TrainConfig)}
+
+
+def checked_option(name: str, value: Any) -> Any:
+    """The value of an option in its type.
+
+    Raises:
+        ArgumentError: there is no such option, or its value has another type, is out of range or no choice.
+    """
+    kind, about = options()[choose("option", name, options())]
+    value = build(kind, value, name)
+    about.check(name, value)
+    return value
 
 
 def _toml_value(value: object) -> str:

@@ -43,8 +43,11 @@ def load_split(config: TrainConfig) -> Split:
     try:
         parts = hold_out(dataset, config.held_out)
     except ArgumentError as error:
+        counts = dataset.labels.bincount().tolist()
+        alone = [name for name, count in zip(dataset.classes, counts, strict=False) if count == 1]
+        reason = f"class '{alone[0]}' has one image besides those for testing; add others" if alone else error
         raise ArgumentError(
-            f"held_out: no images of {config.data} can be held out for selection ({error})"
+            f"held_out: no images of {config.data} can be held out for selection ({reason})"
         ) from error
     return Split(
         images=dataset.subset(parts.train),

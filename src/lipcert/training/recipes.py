@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lipcert.data.archives import ARCHIVES
-from lipcert.data.folder import TEST_SHARE, has_splits, visible
+from lipcert.data.folder import find_images, has_splits
 from lipcert.data.sources import check_exists
 from lipcert.errors import choose
-from lipcert.files import PICTURES, home_path
+from lipcert.files import home_path
 from lipcert.machine import has_bf16
 from lipcert.nn import CONVOLUTIONS
-from lipcert.runs.config import TrainConfig
+from lipcert.runs.config import TrainConfig, checked_option
 from lipcert.training.parts import fitted_padding
 
 RECIPES = ("fast", "paper")
@@ -67,6 +67,7 @@ def apply_recipe(name: str, given: Mapping[str, Any]) -> Chosen:
         DataError: no such folder.
     """
     choose("recipe", name, RECIPES)
+    given = {key: checked_option(key, value) for key, value in given.items()}
     check_exists(given.get("data", TrainConfig.data))
     if given.get("architecture") == "liresnet" and "start_from" not in given:
         given = {"conv": "liresnet"} | dict(given)
@@ -154,13 +155,10 @@ def _look_at(data: str, held_out: int) -> _Images:
         return _Images(50_000 - min(held_out, 5000), 50_000, 10 if data == "cifar10" else 100, False)
     if data == "digits":
         return _Images(1437 - min(held_out, 143), 1437, 10, False)
-    root = home_path(data)
-    test_share = 0 if has_splits(root) else 1 / TEST_SHARE
-    root = root / "train" if has_splits(root) else root
-    folders = [entry for entry in visible(root) if entry.is_dir()]
-    total = sum(file.suffix.lower() in PICTURES for folder in folders for file in visible(folder))
-    train = int((1 - test_share) * total)
-    return _Images(train - min(held_out, train // 10), total, len(folders), True)
+    found = find_images(data)
+    train = len(found)
+    total = train if has_splits(home_path(data)) else train + len(find_images(data, split="test"))
+    return _Images(train - min(held_out, train // 10), total, len(found.classes), True)
 
 
 def _explanation(options: Mapping[str, Any], given: Mapping[str, Any], images: _Images) -> str:
@@ -183,7 +181,7 @@ def _explanation(options: Mapping[str, Any], given: Mapping[str, Any], images: _
 
 def _network(options: Mapping[str, Any], given: Mapping[str, Any], images: _Images) -> str:
     if start := options.get("start_from"):
-        why = "" if "start_from" in given else ", because it was trained on photos"
+        why = "" if "start_from" in given else ", because it was trained on photographs"
         return f"the weights of {start}{why}"
     kind = "LiResNet" if options.get("architecture") == "liresnet" else "LipConvnet"
     network = f"a {kind}-{options['depth']} of width {options['width']} with random weights"

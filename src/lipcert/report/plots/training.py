@@ -24,7 +24,7 @@ def training_figure(runs: Mapping[str, Metrics]) -> Figure:
             for offset, key in enumerate(keys):
                 look = stroke(position + offset)
                 above.plot(
-                    x, [_percent(record["held_out"], key) for record in epochs],
+                    x, [_percent(_better(record), key) for record in epochs],
                     color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
                     markevery=max(1, len(x) // 12), label=name if len(runs) > 1 else _label(key),
                 )  # fmt: skip
@@ -34,7 +34,7 @@ def training_figure(runs: Mapping[str, Metrics]) -> Figure:
             if best:
                 key = "36/255"
                 above.plot(
-                    [best[0]["epoch"]], [_percent(best[0]["held_out"], key)],
+                    [best[0]["epoch"]], [_percent(_better(best[0]), key)],
                     marker="o", markersize=12, markerfacecolor="none", markeredgecolor=INK, linestyle="",
                     label="best on held-out" if position == len(runs) - 1 else None,
                 )  # fmt: skip
@@ -43,6 +43,12 @@ def training_figure(runs: Mapping[str, Metrics]) -> Figure:
         below.set(xlabel="epoch", ylabel="training loss")
         above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         return figure
+
+
+def _better(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Held-out accuracies of the weights or, if that is better, of their average."""
+    found: Mapping[str, Any] = record["held_out"]
+    return record.get("held_out_average", found) if record.get("better") == "average" else found
 
 
 def _percent(accuracy: Mapping[str, Any], key: str) -> float:
