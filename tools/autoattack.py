@@ -18,10 +18,12 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import TypedDict
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import lipcert as lc
@@ -32,6 +34,7 @@ from lipcert.certify.network_file import read_network
 from lipcert.data import load as load_data
 from lipcert.data import to_float
 from lipcert.machine import cpu_model
+from lipcert.report.style import INK, drawing, stroke
 from lipcert.schema import read_lines
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import card as card_of
@@ -175,6 +178,31 @@ def table(folder: Path = FOLDER) -> str:
     head = ["network", "images", "radius", "certified", "unchanged by AutoAttack", "standard"]
     text = f"Percent of the first test images. The attacks took: {'; '.join(costs)}."
     return f"{markdown_table(head, rows, numbers=3)}\n\n{text}"
+
+
+def gap_figure() -> Figure:
+    """How far the nearest attack of the audit was from each certificate, for every network that ships."""
+    with drawing():
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for position, file in enumerate(sorted(ZOO.glob("*.json"))):
+            audit = card_of(file.stem)["audit"]
+            if audit is None:
+                continue
+            histogram, look = audit["ratio"]["histogram"], stroke(position)
+            within = accumulate(histogram["counts"][:-1])  # the last ones are beyond all edges
+            axes.plot(
+                histogram["edges"], [100 * number / audit["certified"] for number in within],
+                label=f"{file.stem}, {audit['certified']} images",
+                color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
+            )  # fmt: skip
+        axes.axvline(1, color=INK, linewidth=1.2)
+        axes.set(
+            xlim=(0.95, 3.05), ylim=(0, 102),
+            xlabel="distance of the nearest attack / certified radius", ylabel="images with an attack this near, %",
+        )  # fmt: skip
+        axes.legend(loc="lower right")
+        return figure
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from lipcert.training.parts import fitted_padding
 from lipcert.zoo import FOLDER as ZOO
 from lipcert.zoo import card as card_of
 from lipcert.zoo import certificates
-from tools import lab, results
+from tools import autoattack, lab, results
 from tools.bench.tables import (
     degrees,
     image_sizes,
@@ -296,6 +296,7 @@ def main(arguments: list[str]) -> int:
     if not check:
         draw_curves()
         write_png(lab.dial_figure(), ROOT / "docs/pictures/lab-dial.png")
+        write_png(autoattack.gap_figure(), ROOT / "docs/pictures/attack-gap.png")
     return int(check and bool(changed))
 
 
