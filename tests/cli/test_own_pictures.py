@@ -184,7 +184,7 @@ def test_report_of_pictures_has_no_accuracy(command: Command, own: Path, tmp_pat
     radii = sorted(row["radius"] for row in rows)
     originals = sorted(row["radius_original"] or row["radius"] for row in rows)
     told = " ".join(result.out.split())
-    assert "classified 3 pictures without labels; it is proved" in told
+    assert "classified 3 pictures without labels. Each prediction is proved" in told
     assert f"median radius {radii[1]:.3f}"[:-1] in told
     assert f"largest {radii[2]:.3f}"[:-1] in told
     assert f"originals (decoded 8-bit RGB): median {originals[1]:.3f}"[:-1] in told

@@ -19,8 +19,7 @@ def sentence(run: Run) -> str:
         found = summarise(records)
         text = (
             f"{records.header.name} classified {found.count:,} picture{'s' * (found.count != 1)} without "
-            "labels; it is proved that no change of l2 norm up to its radius alters the prediction for a "
-            "picture: "
+            "labels. Each prediction is proved to stay the same within the picture's l2 radius: "
             f"median radius {shown(found.median)}, largest {shown(found.largest)}."
         )
         if found.resized:
