@@ -199,7 +199,8 @@ def gap_figure() -> Figure:
         axes.axvline(1, color=INK, linewidth=1.2)
         axes.set(
             xlim=(0.95, 3.05), ylim=(0, 102),
-            xlabel="distance of the nearest attack / certified radius", ylabel="images with an attack this near, %",
+            xlabel="distance of the nearest attack / certified radius",
+            ylabel="images with an attack this near, %",
         )  # fmt: skip
         axes.legend(loc="lower right")
         return figure
