@@ -103,7 +103,7 @@ def attacked(network: lc.ProvedNetwork, images: Tensor, labels: Tensor, attack: 
         attack: what to try.
         first: number of the first image in the test set.
     """
-    start = time.perf_counter()
+    start, threads = time.perf_counter(), torch.get_num_threads()
     certificates, classifier = network.certify(images), certified_classifier(network)
     changed: list[str | None] = [None] * len(images)
     left = certificates.prediction == labels
@@ -124,7 +124,7 @@ def attacked(network: lc.ProvedNetwork, images: Tensor, labels: Tensor, attack: 
         "changed_at": changed,
         "network_sha256": network.hash,
         "seconds": round(time.perf_counter() - start, 1),
-        "by": f"{cpu_model()}, {torch.get_num_threads()} threads",
+        "by": f"{cpu_model()}, {threads} thread{'s' * (threads != 1)}",
     }
 
 

@@ -255,6 +255,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper-tables": lambda: "\n".join(markdown(sheet) for _, sheet, _ in paper_tables() if sheet),
     "not-run": lambda: results.not_run(records(), {t.name: missing for t, _, missing in paper_tables()}),
     "machines": lambda: results.machines(records()),
+    "autoattack": autoattack.table,
     "lab-dial": lambda: lab.table("dial"),
     "lab-crops": lambda: lab.table("crops"),
     "lab-recipe": lambda: lab.table("recipe"),
