@@ -21,6 +21,14 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
+def is_amd_with_avx512() -> bool:
+    """Whether oneDNN uses wider instructions than MKL, which asks for the maker and takes AVX2 for AMD's."""
+    import torch
+
+    return cpu_model().startswith("AMD") and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
 def command_line() -> str:
     """The running command as a user would type it; `python -m lipcert` is written as `lipcert`."""
     program = Path(sys.argv[0]).name

@@ -13,7 +13,7 @@ from lipcert.operators import Matrix
 
 INPUTS, OUTPUTS = 96, 40
 
-at_hand = pytest.mark.skipif(not packed._is_at_hand(), reason="packs with AVX-512 and oneDNN only")
+at_hand = pytest.mark.skipif(not packed.packing_is_at_hand(), reason="packs with AVX-512 and oneDNN only")
 
 
 @pytest.fixture

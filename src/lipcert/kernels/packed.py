@@ -36,10 +36,11 @@ def packing_pays(x: Tensor, weight: Tensor) -> bool:
         return False
     if not (weight.device.type == "cpu" and weight.dtype == x.dtype == working_dtype(x) == torch.float32):
         return False
-    return may_be_kept() and x.dim() == 2 and len(x) > 1 and _is_at_hand()
+    return may_be_kept() and x.dim() == 2 and len(x) > 1 and packing_is_at_hand()
 
 
-def _is_at_hand() -> bool:
+def packing_is_at_hand() -> bool:
+    """Whether oneDNN runs with AVX-512."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return wide and torch._C._get_mkldnn_enabled() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

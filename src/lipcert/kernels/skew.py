@@ -15,6 +15,7 @@ from lipcert.kernels.eager import eager
 from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.karatsuba import KaratsubaOperator, karatsuba_pays
 from lipcert.kernels.one_map import ONE_MAP_PIXELS, Pairs, Span, by_held_taps, by_rows, pairs_of
+from lipcert.kernels.packed_torus import PackedTorus, packed_torus_pays
 from lipcert.kernels.precision import without_autocast
 from lipcert.kernels.taps import fold_gradient, kernel_from_taps, kernel_size
 from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator, torus_pays
@@ -57,6 +58,7 @@ class SkewOperator:
             gradients. It is never read, so that an accelerator need not be waited for.
         pivot: (left, right, <left, K right>) for the convolution K of the taps, such that `scale` is a
             constant divided by that product, to have its derivative in the gradient of the taps.
+        fixed: whether the taps never change nor get a gradient, and serve many batches.
     """
 
     # oneDNN's weight gradient reaches a tenth of the speed of matrix products on maps of 4x4 and less. cuDNN
@@ -71,7 +73,9 @@ class SkewOperator:
         *,
         scale: Tensor | None = None,
         pivot: Pivot | None = None,
+        fixed: bool = False,
     ) -> None:
+        self.fixed = fixed and not taps.requires_grad and scale is None
         self.taps, self.height, self.width = taps, height, width
         self.scale, self.pivot = scale, pivot
         self.channels = taps.shape[1]
@@ -92,6 +96,8 @@ class SkewOperator:
             return self
         if karatsuba_pays(kind, *shape):
             return self._karatsuba()
+        if self.fixed and packed_torus_pays(kind, self.channels, *shape, max(batch, 1)):
+            return self._packed_torus()
         return self._torus() if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
 
     @_constant
@@ -101,6 +107,10 @@ class SkewOperator:
     @_constant
     def _torus(self) -> TorusOperator:
         return TorusOperator(self.taps, self.height, self.width, self.scale)
+
+    @_constant
+    def _packed_torus(self) -> PackedTorus:
+        return PackedTorus(self.taps, self.height, self.width)
 
     @_constant
     def _matrix(self) -> Tensor:
@@ -319,7 +329,7 @@ def _times(fresh: Tensor, scale: Tensor | None) -> Tensor:
     return fresh if scale is None else fresh.mul_(scale)
 
 
-Frame = SkewOperator | TorusOperator | KaratsubaOperator
+Frame = SkewOperator | TorusOperator | PackedTorus | KaratsubaOperator
 
 
 def horner(frame: Frame, x: Tensor, coefficients: Sequence[float], keep: int) -> tuple[Tensor, list[Tensor]]:
@@ -376,6 +386,7 @@ class _Series(torch.autograd.Function):
         operator, coefficients = ctx.operator, ctx.coefficients
         taps, *terms = ctx.saved_tensors
         frame, degree = operator.frame(grad.shape[0]), len(coefficients) - 1
+        assert not isinstance(frame, PackedTorus)  # its taps are fixed
         powers = [frame.enter(grad)]  # z_0, ..., z_{d-1} with their signs
         for _ in range(degree - 1):
             powers.append(frame.apply(powers[-1], -1.0))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lipcert.errors import ArgumentError
 from lipcert.kernels.circular import kernel_spectrum
-from lipcert.kernels.torus import PRODUCT_PRICE, torus_pays, torus_size
+from lipcert.kernels.packed_torus import packed_torus_pays, packed_torus_price
+from lipcert.kernels.torus import product_price, torus_pays, torus_size
 from lipcert.models.reading import input_shape_of, read_model
 from lipcert.models.storage import check_dense
 from lipcert.nn.wrappers import unwrap
@@ -28,6 +29,9 @@ from lipcert.operators import (
 
 TRANSFORM = 560
 """What a Fourier transform there and back costs per pixel and channel, in multiplications of a product."""
+
+MATRIX_PRICE = 1.17
+"""A multiplication in a packed matrix product, in those of a convolution; where both are oneDNN's."""
 
 
 class FrozenNetwork(nn.Module):
@@ -145,7 +149,10 @@ def _matrix_is_cheaper(operator: SkewPolynomial, shape: Shape, by_torus: bool) -
         ends = pixels * (operator.in_channels + out)
         between = 2 * (terms - pixels) * channels * (degree - 1)
         on_torus = terms * (1.5 * products + ends + between)
-        series = min(series, PRODUCT_PRICE[torch.float32] * on_torus)
+        series = min(series, product_price(torch.float32) * on_torus)
+    if by_torus and on_cpu and packed_torus_pays(torch.float32, channels, size, height, width):
+        packed = packed_torus_price(channels, size, height, width) * products / channels
+        series = min(series, packed / MATRIX_PRICE)
     return entries <= 2**26 and entries < series
 
 

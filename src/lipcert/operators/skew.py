@@ -110,7 +110,7 @@ class SkewPolynomial(Operator):
     def _polynomial(self, x: Tensor, coefficients: tuple[float, ...], keep: int) -> Tensor:
         size = tuple(x.shape[2:])
         x = x.to(self.taps.dtype)  # under autocast an operator in front may have made it bfloat16
-        operator = self._make(size, lambda: SkewOperator(self.held_taps(), *size))
+        operator = self._make(size, lambda: SkewOperator(self.held_taps(), *size, fixed=True))
         return operator.series(x, coefficients, keep)
 
     def output_shape(self, input_shape: Shape) -> Shape:
