@@ -37,6 +37,12 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s)))
 
 
+@pytest.fixture(autouse=True)
+def processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same choices on every processor."""
+    monkeypatch.setattr("lipcert.kernels.torus.is_amd_with_avx512", lambda: False)
+
+
 @pytest.fixture(params=["on maps", "on a torus", "by Karatsuba's trick"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polynomials of every shape in all ways that `SkewOperator.frame` chooses from."""

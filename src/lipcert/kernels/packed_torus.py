@@ -19,7 +19,8 @@ from lipcert.kernels.channels import add_channels
 from lipcert.kernels.constants import constant, may_be_kept
 from lipcert.kernels.packed import packing_is_at_hand
 from lipcert.kernels.taps import every_tap, kernel_size
-from lipcert.kernels.torus import MATRIX_PIXELS, torus_price
+from lipcert.kernels.torus import MATRIX_PIXELS
+from lipcert.machine import is_amd_with_avx512
 
 BLOCK = 128
 """Images of one product. oneDNN's order depends on it in ways of its own, and any other batch would be put in
@@ -99,7 +100,7 @@ def _turns(
 
 
 def packed_torus_price(channels: int, size: int, height: int, width: int, batch: float = math.inf) -> float:
-    """Cost model: as `torus_price`, of large batches without one."""
+    """Cost model: as `torus_pays`, of large batches without one."""
     high, wide = height + size // 2, width + size // 2
     rows = high // 2 + 1
     groups = sum(len(half_of(k, high, wide)) for k in range(rows))
@@ -113,14 +114,16 @@ def packed_torus_price(channels: int, size: int, height: int, width: int, batch:
 def packed_torus_pays(
     dtype: torch.dtype, channels: int, size: int, height: int, width: int, batch: float = math.inf
 ) -> bool:
-    """Whether oneDNN is at hand, what is kept serves later calls, and convolutions and MKL cost more."""
+    """Whether it costs less than the convolution, and may be kept.
+
+    Only where MKL leaves out AVX-512: elsewhere its three products compete with these four.
+    """
     if dtype != torch.float32 or size == 1 or height * width <= MATRIX_PIXELS:
         return False
-    if not (packing_is_at_hand() and may_be_kept()):
+    if not (is_amd_with_avx512() and packing_is_at_hand() and may_be_kept()):
         return False
-    shape = (channels, size, height, width)
-    other = min(torus_price(dtype, *shape, batch), size**2 * height * width * channels)
-    return packed_torus_price(*shape, batch) < other
+    price = packed_torus_price(channels, size, height, width, batch)
+    return price < size**2 * height * width * channels
 
 
 class PackedTorus:

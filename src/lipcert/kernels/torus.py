@@ -89,7 +89,7 @@ def _waves(
 # make, read and differentiate a number of the spectrum; on CPUs.
 PRODUCT_PRICE = {torch.float64: 0.8, torch.float32: 1.6, torch.bfloat16: 2.0}
 # MKL leaves out AVX-512 on AMD, and oneDNN's convolutions do not.
-AMD_PRODUCT_PRICE = 3.4
+AMD_SLOWDOWN = 1.5
 SPECTRUM_PRICE = 32
 # oneDNN's convolutions reach half the speed of a matrix product on maps of 2x2 and less.
 MATRIX_PIXELS = 4
@@ -97,7 +97,8 @@ MATRIX_PIXELS = 4
 
 def product_price(dtype: torch.dtype) -> float:
     """PRODUCT_PRICE on this processor; in no other precision is it MKL that competes with oneDNN."""
-    return AMD_PRODUCT_PRICE if dtype == torch.float32 and is_amd_with_avx512() else PRODUCT_PRICE[dtype]
+    slow = dtype == torch.float32 and is_amd_with_avx512()
+    return PRODUCT_PRICE[dtype] * (AMD_SLOWDOWN if slow else 1.0)
 
 
 def torus_size(size: int, height: int, width: int) -> int:
@@ -105,24 +106,17 @@ def torus_size(size: int, height: int, width: int) -> int:
     return (height + size // 2) * (width + size // 2)
 
 
-def torus_price(
-    dtype: torch.dtype, channels: int, size: int, height: int, width: int, batch: float = math.inf
-) -> float:
-    """Cost model: per map and channel of one power in a polynomial of degree 2, which has as much of all
-    transforms as one full matrix, in multiplications of a convolution.
-    """
-    terms = torus_size(size, height, width)
-    products = terms**2 + 1.5 * terms * channels + SPECTRUM_PRICE * terms * channels / batch
-    return product_price(dtype) * products
-
-
 def torus_pays(
     dtype: torch.dtype, channels: int, size: int, height: int, width: int, batch: float = math.inf
 ) -> bool:
-    """Whether it costs less than the convolution. Maps of up to 4 pixels are one matrix anyway."""
+    """Cost model: multiplications per map and channel of one power in a polynomial of degree 2, which has as
+    much of all transforms as one full matrix. Maps of up to 4 pixels are one matrix anyway.
+    """
     if size == 1 or height * width <= MATRIX_PIXELS or dtype not in PRODUCT_PRICE:
         return False
-    return torus_price(dtype, channels, size, height, width, batch) < size**2 * height * width * channels
+    terms = torus_size(size, height, width)
+    products = terms**2 + 1.5 * terms * channels + SPECTRUM_PRICE * terms * channels / batch
+    return product_price(dtype) * products < size**2 * height * width * channels
 
 
 class TorusOperator:
