@@ -1,11 +1,13 @@
-"""Tensors that follow from sizes alone, made once and kept."""
+"""Tensors that are made once and kept: those that follow from sizes alone, and those of one operator."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+from lipcert.kernels.precision import without_autocast
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
@@ -46,3 +48,20 @@ def constant(kept: int) -> Callable[[Callable[Arguments, Made]], Callable[Argume
         return get
 
     return decorate
+
+
+def made_once(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+    """A method whose result is kept in `owner.made`; in the precision of `owner.taps`, without gradient."""
+    name = make.__name__
+
+    @wraps(make)
+    def made(owner: Any) -> Made:
+        known: Made | None = owner.made.get(name)
+        if known is None:
+            with torch.no_grad(), without_autocast(owner.taps):
+                known = make(owner)
+            if may_be_kept():
+                owner.made[name] = known
+        return known
+
+    return made

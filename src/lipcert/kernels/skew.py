@@ -1,8 +1,7 @@
 """Skew-symmetric convolutions A on zero-padded maps, A^T = -A, and polynomials in them."""
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lipcert.kernels.channels import add_channels
-from lipcert.kernels.constants import may_be_kept
+from lipcert.kernels.constants import made_once, may_be_kept
 from lipcert.kernels.eager import eager
 from lipcert.kernels.functions import OfWeights
 from lipcert.kernels.karatsuba import KaratsubaOperator, karatsuba_pays
@@ -22,25 +21,6 @@ from lipcert.kernels.torus import MATRIX_PIXELS, TorusOperator, torus_pays
 
 Pivot = tuple[Tensor, Tensor, Tensor]
 """Two batches of maps u, v and the number <u, A v>."""
-
-Made = TypeVar("Made")
-
-
-def _constant(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
-    """A method whose result is made once, in the precision of the taps, and has no gradient."""
-    name = make.__name__
-
-    @wraps(make)
-    def made(owner: Any) -> Made:
-        known: Made | None = owner.made.get(name)
-        if known is None:
-            with torch.no_grad(), without_autocast(owner.taps):
-                known = make(owner)
-            if may_be_kept():
-                owner.made[name] = known
-        return known
-
-    return made
 
 
 class SkewOperator:
@@ -100,37 +80,37 @@ class SkewOperator:
             return self._packed_torus()
         return self._torus() if torus_pays(kind, self.channels, *shape, max(batch, 1)) else self
 
-    @_constant
+    @made_once
     def _karatsuba(self) -> KaratsubaOperator:
         return KaratsubaOperator(self.taps, self.scale)
 
-    @_constant
+    @made_once
     def _torus(self) -> TorusOperator:
         return TorusOperator(self.taps, self.height, self.width, self.scale)
 
-    @_constant
+    @made_once
     def _packed_torus(self) -> PackedTorus:
         return PackedTorus(self.taps, self.height, self.width)
 
-    @_constant
+    @made_once
     def _matrix(self) -> Tensor:
         if self.size > 1:
             return _times(self._dense(), self.scale)
         centre = self.taps[0].detach()
         return centre if self.scale is None else centre * self.scale
 
-    @_constant
+    @made_once
     def _kernel(self) -> Tensor:
         kernel = kernel_from_taps(self.taps.detach()).contiguous(memory_format=self.layout)
         return _times(kernel, self.scale)
 
-    @_constant
+    @made_once
     def _rows(self) -> Tensor:
         """The kernel as (out, k, k, in)."""
         rows = kernel_from_taps(self.taps.detach()).permute(0, 2, 3, 1).contiguous()
         return _times(rows, self.scale)
 
-    @_constant
+    @made_once
     def _pairs(self) -> Pairs:
         grid = torch.arange(self.height * self.width, device=self.taps.device)
         return pairs_of(list(map(self._overlap, range(1, len(self.taps)))), grid.view(self.height, -1))
