@@ -154,7 +154,11 @@ def test_a_resumed_run_does_not_need_its_start_any_more(first: Path, tmp_path: P
 
 def test_options_of_the_command_come_from_the_start_unless_given(tmp_path: Path) -> None:
     lc.save(small(activation="maxmin"), file := tmp_path / "a.safetensors")
-    given = {"start_from": str(file), "data": str(tmp_path)}
+    photos = tmp_path / "photos"
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):  # only counted, not read
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).touch()
+    given = {"start_from": str(file), "data": str(photos)}
     options, _ = collect_options(given, out=tmp_path, config=None, resume=False)
     assert (options.activation, options.width, options.image_size) == ("maxmin", 2, 8)
     asked, _ = collect_options(given | {"width": 4}, out=tmp_path, config=None, resume=False)
